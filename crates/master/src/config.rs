@@ -1,11 +1,11 @@
 //! The configuration of a master at its start.
 //!
-//! One flat table, so that a file, the environment and flags can all set every field by its name; unknown names are
-//! errors. Every field has a default that fits a small cluster on one machine. Fields that concern the process take
-//! effect at every start. Fields that concern the cluster ([`ClusterSettings`]) take effect when it is formed, and
-//! are part of the view from then on.
+//! The configuration is one flat table, so that a file, the environment and flags can all set every field by its name;
+//! unknown names are errors. Every field has a default that fits a small cluster on one machine. Fields that concern
+//! the process take effect at every start. Fields that concern the cluster ([`ClusterSettings`]) take effect when the
+//! cluster is formed, and are part of the view from then on.
 //!
-//! Sizes are bytes.
+//! Sizes are in bytes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ type SharedStore = StoreAddress;
 type SharedStore = std::convert::Infallible;
 
 /// Returns the default directory of the store: `/var/lib/fusee/master` for root, and for other users `fusee/master` in
-/// `XDG_STATE_HOME`, or in `.local/state` of the home directory. `None` without a home directory. It does not depend on
-/// the working directory: a master that is started elsewhere must find its cluster again.
+/// `XDG_STATE_HOME`, or in `.local/state` of the home directory. `None` without a home directory. The result does not
+/// depend on the working directory, because a master that is started elsewhere must find its cluster again.
 pub fn default_data_dir() -> Option<PathBuf> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if is_root {
@@ -41,12 +41,12 @@ pub fn default_data_dir() -> Option<PathBuf> {
 }
 
 /// The configuration of a master. Fields before `memory_nodes` concern the process. The others take effect when a
-/// cluster is formed; changing them afterwards is a mistake, unless they say otherwise.
+/// cluster is formed. Changing them afterwards is a mistake, except for fields whose description allows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MasterConfig {
-    /// Keys from the cluster's secret, which other processes have to prove as well. None by default: then every process
-    /// that reaches the port may send requests.
+    /// Keys from the cluster's secret, which other processes have to prove that they know. None by default: then every
+    /// process that reaches the port can send requests.
     #[serde(skip)]
     pub keys: Option<Keyring>,
     /// Certificates: with them, all connections use TLS. None by default.
@@ -56,7 +56,7 @@ pub struct MasterConfig {
     pub listen: String,
     /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
     pub data_dir: PathBuf,
-    /// A store that several masters share, which then elect one of them to lead: for example
+    /// A store that several masters share, and in which they elect a leader: for example
     /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
     pub store: Option<String>,
     /// With a shared store: the file of the certificate authorities that sign the certificates of its members, which
@@ -67,9 +67,9 @@ pub struct MasterConfig {
     /// See `store_cert`.
     pub store_key: Option<PathBuf>,
     /// Host and port under which others reach this master; the listening address by default. With a shared store,
-    /// stand-bys refer all clients there.
+    /// masters that do not lead refer all clients to this address when this master leads.
     pub advertise: Option<String>,
-    /// With a shared store: the time for which a leader that has died stays in office, 2..=60 seconds; 3 by default.
+    /// With a shared store: the time for which a leader that has died remains the leader, 2..=60 seconds; 3 by default.
     pub lease_ttl_s: u64,
     /// The number of memory nodes that must have joined before the cluster is formed; 3 by default.
     pub memory_nodes: u32,
@@ -82,7 +82,7 @@ pub struct MasterConfig {
     /// Sizes. Regions are 256 MiB by default instead of the paper's 2 GiB, so that pools of a few GiB hold several and
     /// are used well.
     pub geometry: Geometry,
-    /// The silence, in milliseconds, after which a session or memory node counts as gone; 1,000 by default.
+    /// The silence, in milliseconds, after which a session or memory node counts as dead; 1,000 by default.
     pub lease_ms: u64,
     /// The limit on bytes a second that move between memory nodes to even out their shares, or off a drained one; 512
     /// MiB by default. May be changed at every start.
@@ -91,7 +91,7 @@ pub struct MasterConfig {
     /// default. May be changed at every start.
     pub scrub_bytes_per_s: u64,
     /// The redundancy of written values, and the rules for its changes; all values are replicated by default. May be
-    /// changed at every start; of several masters, the leader's counts.
+    /// changed at every start; of several masters, the leader's setting is in force.
     pub redundancy: Policy,
 }
 
@@ -149,7 +149,7 @@ impl MasterConfig {
             (Some(ca), Some(cert), Some(key)) => (ca, Some((cert.clone(), key.clone()))),
             _ => return Err(StoreAddressError::Files),
         };
-        // Errors in the files show now, and not at the first election.
+        // Errors in the files show at the start, and not only at the first election.
         let read = match &identity {
             None => TlsSettings::of_client(ca),
             Some((cert, key)) => TlsSettings::of_server(ca, cert, key),
@@ -158,7 +158,8 @@ impl MasterConfig {
         Ok(Some(StoreTls { ca: ca.clone(), identity }))
     }
 
-    /// Returns the store that this master shares with others, if it does. A program without etcd has none.
+    /// Returns the address of the store that this master shares with others, if it does. A program without etcd has
+    /// none.
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
         let tls = self.store_tls()?;
         let Some(text) = &self.store else {

@@ -1,15 +1,16 @@
-//! The election of one of several masters: stand by, be elected, lead for a term, stand by again.
+//! The election among several masters. Each master stands by until it is elected, leads for a term, and stands by
+//! again.
 //!
-//! A candidate puts its address under a key of its own, which lives as long as its lease; the
-//! candidate with the oldest key leads. The others watch, and tell askers which master leads. To
-//! lead means to begin a term in the store, restore the logic from the records, and decide. A term
-//! ends when the lease is not renewed in time, when a write is refused, or when the process stops.
-//! Then no request reaches the logic any more, it ends without another decision, replies under way
-//! are dropped, and the lease is given back, so that the next master need not wait for its end.
+//! A candidate puts its address under a key of its own, which exists as long as the candidate's lease; the candidate
+//! with the oldest key leads. The others watch the keys, and tell clients which master leads. To lead means to begin a
+//! term in the store, restore the logic from the records, and make decisions. A term ends when the lease is not renewed
+//! in time, when the store refuses a write, or when the process stops. Then no request reaches the logic any more, the
+//! logic ends without another decision, and replies under way are dropped. The master gives the lease back, so that the
+//! next master does not have to wait until the lease ends.
 //!
-//! After its term the process goes on as a stand-by: its port keeps answering with the new leader's
-//! address, and after a failure of etcd the masters recover by themselves. Nothing of a term
-//! outlives it: the logic, its queue and the right to write are made anew for the next.
+//! After its term the process stands by again: its port answers with the new leader's address, and after a failure of
+//! etcd the masters recover by themselves. Nothing of a term is used in the next one: the logic, its queue and the
+//! right to write are made anew.
 
 use std::io;
 use std::sync::Arc;
@@ -30,12 +31,12 @@ use crate::store::{MasterStore, StoreError};
 
 /// The pause after a failure, and between two terms.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest time for which a watch is trusted; then the candidates are read again.
+/// The longest time for which a candidate waits for a watch; then it reads the candidates again.
 const WATCH: Duration = Duration::from_secs(2);
-/// The number of renewals in the time of a lease.
+/// The number of renewals during one lease.
 const RENEWALS_PER_LEASE: u32 = 4;
 
-/// The data of a candidate.
+/// The settings of a candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateOptions {
     pub address: StoreAddress,
@@ -47,7 +48,7 @@ pub(crate) struct CandidateOptions {
 /// The way in which a candidate stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CandidateStop {
-    /// If it leads: as soon as no change of the view is under way.
+    /// Stop as soon as no change of the view is under way, if the candidate leads.
     Finish,
     AtOnce,
 }
@@ -60,8 +61,7 @@ pub(crate) struct ElectionCandidate {
 }
 
 impl ElectionCandidate {
-    /// Starts the campaign. `lead` starts the logic of a term, and returns its queue and its
-    /// thread.
+    /// Starts to stand for election. `lead` starts the logic of a term, and returns its queue and its thread.
     pub fn start<L>(
         runtime: &Runtime,
         platform: CandidateOptions,
@@ -109,7 +109,7 @@ struct ElectionThread<L> {
     seat: Arc<RequestRouter>,
     stopped: watch::Receiver<Option<CandidateStop>>,
     lead: L,
-    /// Leases that have not been given back: their candidacies block others.
+    /// Leases that have not been given back. As long as they exist, their candidacies keep others from being elected.
     leases: Vec<i64>,
 }
 
@@ -126,7 +126,7 @@ impl Drop for LeadershipLease {
     }
 }
 
-/// The step after a term.
+/// What follows after a term.
 enum AfterTerm {
     Campaign,
     End,
@@ -164,7 +164,7 @@ where
         }
     }
 
-    /// Gives all leases back, since this master stops as a stand-by.
+    /// Gives all leases back, because this master stops while it stands by.
     async fn stop_standing(&mut self, etcd: &Etcd) {
         if let Err(error) = self.give_all_back(etcd).await {
             tracing::debug!(%error, "the lease is not given back");
@@ -184,7 +184,7 @@ where
         self.seat.end(format!("this master cannot lead: {reason}"));
     }
 
-    /// Campaigns until it is elected, however long that takes.
+    /// Stands for election until this master is elected, however long that takes.
     async fn elected(&mut self, etcd: &Etcd, said: &mut String) -> (LeadershipLease, Candidacy) {
         loop {
             let lease = match self.lease(etcd).await {
@@ -204,7 +204,7 @@ where
         }
     }
 
-    /// Reports an obstacle, once, and waits.
+    /// Reports an obstacle, unless it is the last one reported, and pauses.
     async fn obstacle(&self, text: &str, said: &mut String) {
         self.seat.stand_by(None);
         if said != text {
@@ -214,7 +214,7 @@ where
         sleep(PAUSE).await;
     }
 
-    /// Gives a lease back, and with it the candidacy, now or later.
+    /// Gives a lease back, and with it the candidacy. If that fails, it is tried again before the next lease.
     async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
         match revoke(etcd, lease.id).await {
@@ -228,14 +228,14 @@ where
         let asked = LeaseValidity::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
         self.leases.push(granted.id);
-        // etcd may give a longer lease than was asked for, never a shorter one.
+        // etcd sometimes gives a longer lease than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
         let tenure = Arc::new(LeaseValidity::new(asked, ttl));
         let renewals = tokio::spawn(renew(etcd.clone(), granted.id, Arc::clone(&tenure)));
         Ok(LeadershipLease { id: granted.id, tenure, renewals })
     }
 
-    /// Stands by until there is no older candidate.
+    /// Stands by until no candidate is older than this one. Returns its candidacy.
     async fn wait_elected(
         &self,
         etcd: &Etcd,
@@ -312,8 +312,7 @@ where
             lease.tenure.end();
             self.seat.stand_by(None);
         } else {
-            // From here on the logic decides nothing, neither what waits in the queue nor what
-            // comes later.
+            // From here on the logic makes no decision, neither for messages in the queue nor for later ones.
             lease.tenure.end();
             self.seat.stand_by(None);
             end(&queue, thread);
@@ -346,7 +345,7 @@ async fn renew(etcd: Etcd, id: i64, tenure: Arc<LeaseValidity>) {
     }
 }
 
-/// Waits until the election may have changed; at most [`WATCH`].
+/// Waits until the candidates have possibly changed, at most for [`WATCH`].
 async fn changed(etcd: &Etcd, revision: i64) {
     match timeout(WATCH, etcd.client.changed(etcd.key("election/"), revision)).await {
         Ok(Ok(())) | Err(_) => {}
@@ -357,7 +356,7 @@ async fn changed(etcd: &Etcd, revision: i64) {
     }
 }
 
-/// Ends a lease; succeeds also if the lease has ended already.
+/// Ends a lease; also succeeds if the lease has ended already.
 pub(crate) async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
     etcd.bounded(etcd.client.revoke(id)).await
 }

@@ -1,15 +1,15 @@
-//! The long work of the master: it settles and fills replicas, and recovers clients (P §5.2, §5.3).
+//! The long work of the master: jobs settle and fill replicas, recover clients, and look for damage (P §5.2, §5.3).
 //!
 //! A job is a future over a [`Fabric`] and a [`JobEnvironment`], so it runs on any host: a thread of the real master,
-//! or a process of the simulator. The logic starts jobs ([`MasterAction::Job`]), one at a time, under a session id
-//! that is fenced before another one is used. So a job may stop anywhere and may be run again by another master, and
-//! no verb of an earlier run comes in between.
+//! or a process of the simulator. The logic starts jobs ([`MasterAction::Job`]), one at a time, under a session id that
+//! is fenced before another id is used. So a job can stop anywhere, and another master can run it again: no verb of the
+//! earlier run executes during the later one.
 //!
-//! A job's requests to memory nodes go in turn ([`NodeRequest::OfJob`]), so no request of an earlier run comes in
-//! between either.
+//! A job's requests to memory nodes go in turn ([`NodeRequest::OfJob`]), so no request of an earlier run takes effect
+//! during a later run either.
 //!
 //! A job knows only the view that it is given. If a memory node does not answer, the job ends with an error that names
-//! the node; the logic asks after the node and tries again.
+//! the node. The logic then asks the node whether it still runs, and runs the job again.
 //!
 //! [`MasterAction::Job`]: crate::logic::MasterAction::Job
 
@@ -33,10 +33,10 @@ use futures_util::future::try_join_all;
 /// A task for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MasterJob {
-    /// Do the work of the view's change, which is *transforming*.
+    /// Do the work of the change's stage *transforming*.
     Transform {
-        /// Clients that have expired and are not recovered. Those that had not left the older views behind when the
-        /// stage began are fenced at all members.
+        /// Clients that have expired and are not recovered. Those that had not acknowledged this view when the stage
+        /// began are fenced at all members.
         dead: Vec<ClientId>,
     },
     /// Check slots of a subtable, and the objects that they lead to, in a stable view.
@@ -50,7 +50,7 @@ pub enum MasterJob {
         /// The approximate number of bytes to read.
         bytes: u64,
     },
-    /// Complete splits and moves, in a view that is *switched* and that all sessions follow.
+    /// Complete splits and moves, in a view that is *switched* and that all sessions have acknowledged.
     Clear,
     /// Recover clients that are fenced at all members.
     Recover {
@@ -64,11 +64,11 @@ pub enum MasterJob {
 pub enum JobReport {
     /// The replicas in the scope of the change are equal.
     Transformed {
-        /// Slots of which a replica changed.
+        /// The number of slots of which a replica changed.
         slots_changed: u64,
-        /// Bytes that were copied to new replicas.
+        /// The number of bytes that were copied to new replicas.
         bytes_copied: u64,
-        /// Objects that were damaged on the replica that they were copied from.
+        /// The number of objects that were damaged on the replica from which they were copied.
         damaged: u64,
     },
     /// A part of a subtable was checked.
@@ -82,7 +82,7 @@ pub enum JobReport {
     },
     /// Moved entries are removed from their old slots.
     Cleared {
-        /// Removed entries.
+        /// The number of removed entries.
         slots_changed: u64,
     },
     /// The clients are recovered: they left nothing that could harm other sessions.
@@ -94,9 +94,9 @@ pub enum JobReport {
 pub struct RecoveredClient {
     /// Figures for the operator.
     pub recovery: ClientRecovery,
-    /// The blocks that it had taken over on all replicas.
+    /// The blocks that the client owned on all replicas.
     pub owned: Vec<BlockId>,
-    /// Those of them that other sessions can go on with.
+    /// Those of these blocks that other sessions can continue to fill.
     pub orphans: Vec<Orphan>,
 }
 
@@ -106,11 +106,12 @@ pub struct RecoveredClient {
 pub struct JobError {
     /// The memory node that did not answer, if one did not.
     pub node: Option<MnId>,
-    /// Posted verbs may still execute after the end of the job. False for a host whose fabric executes verbs at once.
+    /// Whether posted verbs can still execute after the end of the job. False for a host whose fabric executes verbs at
+    /// once.
     pub may_linger: bool,
     /// The subtable and slot of an entry that a split cannot place.
     pub unreadable: Option<(u32, u64)>,
-    /// The failure in words.
+    /// The failure, for operators.
     pub what: String,
 }
 
@@ -149,9 +150,9 @@ impl From<RepairError> for JobError {
     }
 }
 
-/// A job's way to the control services of the view's members, and its clock.
+/// The means by which a job reaches the control services of the view's members, and a clock.
 pub trait JobEnvironment {
-    /// Asks a memory node once. The error is the reason why there is no answer.
+    /// Sends a memory node a request, once. The error is the reason why there is no answer.
     fn ask(
         &self,
         node: MnId,
@@ -162,10 +163,10 @@ pub trait JobEnvironment {
     fn now_us(&self) -> u64;
 }
 
-/// A job's way to the memory nodes. All of its requests carry its number.
+/// The context in which a job runs. All of its requests carry the job's number.
 #[derive(Clone, Copy, Debug)]
 pub struct JobContext<'r, R> {
-    /// The way to the nodes.
+    /// The access to the nodes.
     pub reach: &'r R,
     /// The session under which the job works.
     pub repairer: ClientId,
@@ -196,7 +197,8 @@ impl<R: JobEnvironment> JobContext<'_, R> {
         }
     }
 
-    /// Fences clients at all members of the view at once. Not in turn: a fence is for good, so it is never too late.
+    /// Fences clients at all members of the view concurrently. This request needs no number: a fence is permanent, so a
+    /// late request does no harm.
     async fn fence(&self, view: &View, clients: &[ClientId]) -> Result<(), JobError> {
         let fencing = view.members.iter().map(|member| async {
             let request = NodeRequest::Fence { clients: clients.to_vec() };
@@ -208,7 +210,7 @@ impl<R: JobEnvironment> JobContext<'_, R> {
         try_join_all(fencing).await.map(drop)
     }
 
-    /// Asks all members of the view the same, at once.
+    /// Sends all members of the view the same request concurrently.
     async fn ask_all(
         &self,
         view: &View,
@@ -255,13 +257,13 @@ fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
     JobError::new(None, format!("{node} answered by {reply:?}"))
 }
 
-/// Makes the replicas in the scope of a change equal, and fills the joining ones, with their tables of block owners.
-/// Then tells every region's first replica that it leads. A replica that takes the place of a living one leads only
-/// when that one has let go ([`MasterJob::Clear`]).
+/// Makes the replicas in the scope of a change equal, and fills the joining ones, including their tables of block
+/// owners. Then tells the primary of every region to hand out blocks. If a joining primary replaces a living one, this
+/// waits until the old primary has released its place ([`MasterJob::Clear`]).
 ///
-/// Before a region is copied, objects there that `dead` clients have left on some replicas only are completed:
-/// otherwise the only complete replica of one might go, and the word that leads to it would stay for ever. A client
-/// that dies later has no such objects there, since the region is frozen.
+/// Before a region is copied, objects in it that `dead` clients have left on only some replicas are completed.
+/// Otherwise the only complete replica of an object could be removed, and the slot word that leads to the object would
+/// remain for ever. A client that dies later has no such objects there, because the region is frozen.
 ///
 /// # Panics
 /// If the view has no change that is transforming.
@@ -280,7 +282,7 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for RegionChange { region, joining, .. } in regions {
-        // After the bytes, which include the source's copy of the table.
+        // This follows after the bytes, which include the source's copy of the table.
         let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].primary().node;
         let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
@@ -299,7 +301,7 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
     Ok(transformed)
 }
 
-/// Completes objects of clients in the frozen regions.
+/// Completes the objects of dead clients in the frozen regions, on all replicas.
 async fn complete_objects<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     orders: &JobContext<'_, R>,
@@ -315,7 +317,7 @@ async fn complete_objects<F: Fabric, R: JobEnvironment>(
     Ok(())
 }
 
-/// Tells every region's first replica that it leads.
+/// Tells the primary of every region to hand out the region's blocks.
 async fn lead<R: JobEnvironment>(orders: &JobContext<'_, R>, view: &View) -> Result<(), JobError> {
     for member in &view.members {
         let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.leader() == Some(member.node));
@@ -328,8 +330,8 @@ async fn lead<R: JobEnvironment>(orders: &JobContext<'_, R>, view: &View) -> Res
     Ok(())
 }
 
-/// Releases the places of replicas that have left the view, which all sessions follow. To be done before another node
-/// is told to lead in the place of one of them.
+/// Releases the places of replicas that have left the view. All sessions have acknowledged that view. This has to be
+/// done before another node is told to hand out blocks instead of one of these replicas.
 async fn release<R: JobEnvironment>(
     orders: &JobContext<'_, R>,
     view: &View,
@@ -345,8 +347,8 @@ async fn release<R: JobEnvironment>(
     Ok(())
 }
 
-/// Repairs what dead clients left: their writes, their block tables, and blocks that they never used. Clients are
-/// recovered one after the other, but each question to the memory nodes is asked about all of them at once.
+/// Repairs what dead clients left: their writes, their entries in block tables, and blocks that they never used.
+/// Clients are recovered one after the other, but the first requests to the memory nodes are about all clients at once.
 pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     orders: &JobContext<'_, R>,
@@ -362,8 +364,8 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     let blocks = DeadClientBlocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
-    // True once the tables have changed since they were read. A block that client A had begun to take over from
-    // client B goes back to B, or now belongs to A for good.
+    // True once the tables have changed since they were read. A block that client A had begun to take over from client
+    // B then belongs to B again, or to A for good.
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {
@@ -376,7 +378,7 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     Ok(recovered)
 }
 
-/// Recovers one client. `times` are those that the client shares with others.
+/// Recovers one client. `times` has the durations of the steps that were done for all clients together.
 async fn recover_client<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     watch: &mut JobStopwatch<'_, R>,
@@ -410,7 +412,7 @@ async fn recover_client<F: Fabric, R: JobEnvironment>(
     Ok(RecoveredClient { recovery, owned: blocks.owned.into_iter().collect(), orphans })
 }
 
-/// A stopwatch for one stretch after the other.
+/// A stopwatch that measures consecutive steps.
 struct JobStopwatch<'r, R> {
     orders: &'r JobContext<'r, R>,
     last_us: u64,
@@ -424,13 +426,13 @@ impl<R: JobEnvironment> JobStopwatch<'_, R> {
     }
 }
 
-/// The blocks that the tables of the memory nodes call a client's.
+/// The blocks whose owner, by the tables of the memory nodes, is a dead client.
 struct DeadClientBlocks {
     client: ClientId,
-    /// Blocks that are the client's on all replicas.
+    /// Blocks that the client owns on all replicas.
     owned: BTreeSet<BlockId>,
-    /// Blocks that are the client's on some replicas only, with the nodes of those. The client had begun to take the
-    /// block over, or to give it back, so it has never written there since.
+    /// Blocks that the client owns on only some replicas, with the nodes of these. The client had begun to take the
+    /// block over, or to give it back, so it has not written there since.
     partial: BTreeMap<BlockId, BTreeSet<MnId>>,
 }
 
@@ -464,15 +466,16 @@ impl DeadClientBlocks {
         self.owned.iter().chain(self.partial.keys())
     }
 
-    /// Makes the replicas of the tables agree: a block that is the client's on some of them only goes to the owner that
-    /// the others name.
+    /// Makes the tables of a block's replicas agree: a block that the client owns on only some replicas goes to the
+    /// owner that the other replicas name.
     async fn take_back<R: JobEnvironment>(
         &self,
         orders: &JobContext<'_, R>,
         view: &View,
     ) -> Result<(), JobError> {
-        // If the owner that a table names gives the block back between the table's answer and the order, the order
-        // makes a place name that session for ever, while the others call the block free: nothing can use it again.
+        // A rare loss: the named owner can give the block back after its table has answered and before this request.
+        // Then one place names that owner for ever, while the others call the block free, and no session can use the
+        // block again.
         let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
         for (block, nodes) in &self.partial {
             let places = places(view, *block);
@@ -491,7 +494,7 @@ impl DeadClientBlocks {
             };
             let owner = table.get(number).copied();
             let to = owner.unwrap_or(ClientId::NOBODY);
-            // The primary last: it hands the block out as soon as it is free there.
+            // The primary comes last, because it hands the block out as soon as the block is free there.
             for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {
                 let request = JobRequest::TakeBack { block: *block, from: self.client, to };
                 match orders.ask(place.node, request).await? {
@@ -503,7 +506,7 @@ impl DeadClientBlocks {
         Ok(())
     }
 
-    /// Returns the blocks that are the client's on all replicas, and have this content.
+    /// Returns the blocks with this content that the client owns on all replicas.
     fn owned_with(
         &self,
         view: &View,
@@ -542,7 +545,7 @@ fn holds(view: &View, block: BlockId, node: MnId) -> bool {
     places(view, block).iter().any(|place| place.node == node)
 }
 
-/// Gives blocks that were never used back to their memory nodes, with their headers zeroed.
+/// Returns blocks that were never used to their memory nodes, with their headers zeroed.
 async fn free<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     orders: &JobContext<'_, R>,
@@ -561,7 +564,7 @@ async fn free<F: Fabric, R: JobEnvironment>(
         }
         batch = fabric.execute(batch).await;
         batch.check()?;
-        // The primary last: it hands the block out as soon as it is free there.
+        // The primary comes last, because it hands the block out as soon as the block is free there.
         for place in places(view, *id).iter().rev() {
             let request = JobRequest::Free { block: *id, from: client };
             orders.order(place.node, request).await?;

@@ -1,9 +1,10 @@
 //! The newest events of the cluster, for operators, kept in the store.
 //!
-//! Events are stored in pages of a few, used in turn: so the number of their records is limited, and an event costs a
-//! record of a few kilobytes. They are written together with the other records of a decision, and never cause a write
-//! of their own: so clients cannot make the master write by events alone, and a full store does not stop a master that
-//! has nothing else to record. Events since the last write are lost with the process.
+//! Events are stored in a fixed number of pages, which are overwritten in turn. So the number of records is limited,
+//! and an event costs the write of one record of a few kilobytes. Pages are written together with the other records of
+//! a decision, and never cause a write of their own. So clients cannot make the master write by causing events, and a
+//! full store does not stop a master that has nothing else to record. Events since the last write are lost with the
+//! process.
 
 // Promise API-19
 
@@ -16,7 +17,8 @@ use crate::record::{MasterRecord, RecordWrite};
 
 /// The limit on events in a page.
 const PER_PAGE: u64 = 16;
-/// The number of pages. All events but those of the oldest page are kept.
+/// The number of pages. The page that is being filled holds fewer events, so at least `(PAGES - 1) * PER_PAGE` are
+/// kept.
 const PAGES: u64 = 33;
 
 /// The newest events.
@@ -24,7 +26,7 @@ const PAGES: u64 = 33;
 pub struct EventJournal {
     /// The pages; in each, the oldest event first.
     pages: Vec<Vec<ClusterEvent>>,
-    /// The pages that differ from the store's.
+    /// The pages that differ from those in the store.
     changed: BTreeSet<u64>,
     newest: u64,
 }
@@ -37,7 +39,7 @@ impl Default for EventJournal {
 }
 
 impl EventJournal {
-    /// Takes the events out of a store's records.
+    /// Removes the events from a store's records, and returns their journal.
     pub fn restore(records: &mut Vec<MasterRecord>) -> EventJournal {
         let mut journal = EventJournal::default();
         for record in records.extract_if(.., |record| matches!(record, MasterRecord::Events { .. }))
@@ -59,7 +61,7 @@ impl EventJournal {
         let serial = self.newest;
         let number = serial / PER_PAGE % PAGES;
         let page = &mut self.pages[number as usize];
-        // Events of an earlier turn through the pages are dropped.
+        // Events that the page got in the previous pass through all pages are dropped.
         page.retain(|event| event.serial / PER_PAGE == serial / PER_PAGE);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned();
@@ -75,12 +77,12 @@ impl EventJournal {
         changed.map(|number| RecordWrite::Put(page(number))).collect()
     }
 
-    /// Forgets the events of a destroyed cluster, which have left the store with it. Serials go on.
+    /// Forgets the events of a destroyed cluster, which have left the store with it. Serial numbers continue.
     pub fn clear(&mut self) {
         *self = EventJournal { newest: self.newest, ..EventJournal::default() };
     }
 
-    /// Returns the events after this serial, up to the limit of one answer, and the newest serial.
+    /// Returns the events after this serial number, up to the limit of one answer, and the newest serial number.
     pub fn after(&self, serial: u64) -> (Vec<ClusterEvent>, u64) {
         let later = self.pages.iter().flatten().filter(|event| event.serial > serial);
         let mut later: Vec<&ClusterEvent> = later.collect();

@@ -1,35 +1,35 @@
-//! The time for which a master may believe that it leads.
+//! The time for which a master is allowed to assume that it leads.
 //!
-//! Its lease runs out at etcd a fixed time after the last renewal that etcd took. The master counts from the moment
-//! when it *sent* that renewal, by a clock that goes on while the machine sleeps. So as long as clocks run at about the
-//! same speed, it gives up before another master can be elected. This does not help a process that is stopped between a
-//! look at the clock and its next step, nor one whose clock is slow: the guard of every write keeps these from harm
-//! (see `store::etcd`).
+//! The master's lease ends at etcd a fixed time after the last renewal that etcd received. The master counts from the
+//! moment when it *sent* that renewal, by a clock that includes sleep of the machine. So as long as clocks run at about
+//! the same speed, the master stops leading before another one can be elected. This does not help if the process is
+//! stopped between reading the clock and its next step, or if its clock is slow: then the condition of every write
+//! prevents harm (see `store::etcd`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fusee_fabric::Clock;
 
-/// The interval at which a wait for the end looks at the clock.
+/// The interval at which [`LeaseValidity::over`] reads the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A term of office, as far as the own clock can tell. It can be extended, and it can be ended for good.
+/// The validity of a lease, by the own clock. It can be extended, and it can be ended for good.
 #[derive(Debug)]
 pub(crate) struct LeaseValidity {
     begun: Duration,
-    /// The end, in microseconds from `begun`; 0 once it is over.
+    /// The end, in microseconds from `begun`; 0 if the validity was ended for good.
     until_us: AtomicU64,
     lease: Duration,
 }
 
 impl LeaseValidity {
-    /// Returns the present time, by the clock of all tenures.
+    /// Returns the present time, by the clock of all leases.
     pub fn now() -> Duration {
         Clock::Precise.now()
     }
 
-    /// Returns the tenure of a lease that was asked for at `asked`.
+    /// Returns the validity of a lease that was requested at `asked`.
     pub fn new(asked: Duration, lease: Duration) -> LeaseValidity {
         let until_us = AtomicU64::new(lease.as_micros() as u64);
         LeaseValidity { begun: asked, until_us, lease }
@@ -40,7 +40,7 @@ impl LeaseValidity {
         self.lease
     }
 
-    /// Returns whether the tenure is not over.
+    /// Returns whether the lease is still valid.
     pub fn holds(&self) -> bool {
         self.holds_at(LeaseValidity::now())
     }
@@ -51,8 +51,8 @@ impl LeaseValidity {
         now.saturating_sub(self.begun).as_micros() < u128::from(until_us)
     }
 
-    /// Extends the tenure, since a renewal that was sent at `sent` has been taken. A tenure that is over stays so: a
-    /// late renewal may be of a lease under which no logic acts any more.
+    /// Extends the validity, because etcd received a renewal that was sent at `sent`. A lease that is not valid any
+    /// more stays so, because its logic has stopped acting.
     pub fn renewed(&self, sent: Duration) {
         let until = sent.saturating_sub(self.begun) + self.lease;
         let until = until.as_micros() as u64;
@@ -60,12 +60,12 @@ impl LeaseValidity {
         let _over = self.until_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Ends the tenure for good.
+    /// Ends the validity for good.
     pub fn end(&self) {
         self.until_us.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until the tenure is over.
+    /// Waits until the lease is not valid any more.
     pub async fn over(&self) {
         while self.holds() {
             tokio::time::sleep(LOOK).await;
@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn a_tenure_counts_from_when_the_renewal_was_sent_and_is_not_revived() {
         let lease = Duration::from_secs(60);
-        // As if the machine had been up for long.
+        // The clock shows a time long after the machine's start.
         let now = LeaseValidity::now() + Duration::from_secs(1000);
         let long_ago = now - Duration::from_secs(50);
         let tenure = LeaseValidity::new(long_ago, lease);
         assert!(tenure.holds_at(now));
         tenure.renewed(now);
         assert_eq!(tenure.until_us.load(Ordering::Relaxed) / 1_000_000, 110);
-        // An answer that comes late does not make it shorter.
+        // An answer that comes late does not shorten the validity.
         tenure.renewed(long_ago);
         assert_eq!(tenure.until_us.load(Ordering::Relaxed) / 1_000_000, 110);
         tenure.end();

@@ -1,26 +1,25 @@
 //! The choice of memory nodes for each subtable and region.
 //!
-//! Consistent hashing (P §4.4): every node stands at 64 points of a ring of 64-bit hashes, and an
-//! item goes to the first distinct nodes that follow its own hash. Two corrections make it usable
-//! with a handful of nodes:
+//! The choice uses consistent hashing (P §4.4): every node has 64 points on a ring of 64-bit hashes, and an item goes
+//! to the first distinct nodes that follow the item's own hash. Two corrections make this usable with a handful of
+//! nodes:
 //!
-//! * *Bounded load* (Mirrokni, Thorup, Zadimoghaddam, SODA '18): a node with more than 5/4 of its
-//!   fair share so far is passed over while other nodes follow. Shares are by room, so that a node
-//!   with twice the memory gets twice the regions.
-//! * *No waste*: if the rest only just fits, a node that has to hold a replica of every remaining
-//!   item is taken first. So exactly as many items fit as any placement could fit: the largest n
-//!   with `sum(min(room, n)) >= replicas * n`.
+//! * *Bounded load* (Mirrokni, Thorup, Zadimoghaddam, SODA '18): a node that already holds more than 5/4 of its fair
+//!   share is skipped if other nodes follow. Shares are in proportion to room, so a node with twice the memory gets
+//!   twice the regions.
+//! * *No waste*: if the remaining items only just fit, a node that has to hold a replica of every remaining item is
+//!   taken first. So exactly as many items fit as in the best placement: the largest n with `sum(min(room, n)) >=
+//!   replicas * n`.
 //!
-//! Primaries do more work than backups (they allocate, and readers go to them), so they are evened
-//! out at the end: an item's primary changes places with a backup as long as that helps.
+//! Primaries do more work than backups (they hand out blocks, and readers read them), so they are evened out at the
+//! end: an item's primary changes places with a backup as long as that reduces the differences.
 //!
-//! Placement happens when a cluster is formed. The view holds the result, which no process computes
-//! again. Missing replicas go where [`choose_another`] says. All results depend on nothing but the
-//! arguments.
+//! Placement happens when a cluster is formed. The view holds the result, and no process computes it again. Missing
+//! replicas go to the nodes that [`choose_another`] returns. All results depend only on the arguments.
 
 use fusee_core::verbs::MnId;
 
-/// The points of a node on the ring.
+/// The number of points of a node on the ring.
 const VIRTUAL_NODES: u64 = 64;
 
 /// A memory node, and the number of items that fit on it.
@@ -39,7 +38,7 @@ pub fn capacity(rooms: &[NodeRoom], replicas: u8, limit: u64) -> u64 {
         let sum: u128 = rooms.iter().map(|room| u128::from(room.items.min(n))).sum();
         sum >= u128::from(n) * u128::from(replicas)
     };
-    // If n + 1 items fit, so do n: a bisection.
+    // If n + 1 items fit, then n fit as well, so a bisection finds the largest number.
     let mut low = 0;
     let mut high = limit;
     while low < high {
@@ -69,9 +68,9 @@ pub fn place(kind: u64, rooms: &[NodeRoom], replicas: u8, items: u64) -> Vec<Vec
     placed.into_iter().map(names).collect()
 }
 
-/// Returns the node for one more replica of an item that `holders` hold already; `None` if no other
-/// node has room. `rooms` is the room that is left. The node is the first on the ring with at least
-/// half the room of the emptiest one: after a loss, all replicas of the lost node look for a place.
+/// Returns the node for one more replica of an item that `holders` hold already; `None` if no other node has room.
+/// `rooms` has the remaining room. The node is the first on the ring with at least half the room of the emptiest node.
+/// So after a loss, when all replicas of the lost node need a new place, they do not all go to one node.
 pub fn choose_another(kind: u64, rooms: &[NodeRoom], item: u64, holders: &[MnId]) -> Option<MnId> {
     let usable = |room: &NodeRoom| room.items > 0 && !holders.contains(&room.node);
     let most = rooms.iter().filter(|room| usable(room)).map(|room| room.items).max()?;
@@ -80,14 +79,14 @@ pub fn choose_another(kind: u64, rooms: &[NodeRoom], item: u64, holders: &[MnId]
     fitting.next().map(|room| room.node)
 }
 
-/// Returns the nodes for all replicas of one more item, those with the most room, and takes it from
-/// their rooms. `None` if too few nodes have room.
+/// Returns the nodes for all replicas of one more item, and takes the item from their rooms. The nodes are those with
+/// the most room. `None` if too few nodes have room.
 pub fn roomiest(rooms: &mut [NodeRoom], replicas: usize) -> Option<Vec<MnId>> {
     let mut fitting: Vec<&mut NodeRoom> = rooms.iter_mut().filter(|room| room.items > 0).collect();
     if fitting.len() < replicas {
         return None;
     }
-    // A stable sort: of equal nodes, the first one.
+    // The sort is stable, so of nodes with equal room the first ones are chosen.
     fitting.sort_by_key(|room| std::cmp::Reverse(room.items));
     let chosen = fitting.into_iter().take(replicas);
     let take = |room: &mut NodeRoom| {
@@ -97,13 +96,13 @@ pub fn roomiest(rooms: &mut [NodeRoom], replicas: usize) -> Option<Vec<MnId>> {
     Some(chosen.map(take).collect())
 }
 
-/// Moves primaries from nodes that have more to nodes that have at least two less.
+/// Moves primaries to nodes that have at least two primaries less.
 fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
     let mut primaries = vec![0u64; nodes];
     for item in placed.iter() {
         primaries[item[0]] += 1;
     }
-    // Every move makes the sum of the squares smaller, so this ends.
+    // The loop ends, because every move reduces the sum of the squares.
     let mut moved = true;
     while moved {
         moved = false;
@@ -121,7 +120,7 @@ fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
 }
 
 struct HashRing {
-    /// Hash and index of the node, sorted.
+    /// The hash and the node's index of each point, sorted.
     points: Vec<(u64, usize)>,
     nodes: usize,
 }
@@ -138,7 +137,7 @@ impl HashRing {
         HashRing { points, nodes: rooms.len() }
     }
 
-    /// Returns all nodes in the order in which they follow a hash.
+    /// Returns all nodes in the order in which they follow a hash on the ring.
     fn walk(&self, from: u64) -> Vec<usize> {
         let start = self.points.partition_point(|(hash, _)| *hash < from);
         let mut seen = vec![false; self.nodes];
@@ -155,7 +154,7 @@ struct PlacementState<'a> {
     load: Vec<u64>,
     /// The number of items placed.
     placed: u64,
-    /// The room of each node that can matter, and the sum of these.
+    /// For each node, its room up to the number of all items.
     weights: Vec<u64>,
     weight: u64,
 }
@@ -185,8 +184,7 @@ impl PlacementState<'_> {
         u128::from(self.load[node]) < share.div_ceil(u128::from(self.weight) * 4)
     }
 
-    /// Returns the nodes of the next item. `to_come` is the number of items to place, including
-    /// this one.
+    /// Returns the nodes for the next item. `to_come` is the number of items still to place, including this one.
     fn next(&mut self, walk: &[usize], to_come: u64) -> Vec<usize> {
         let scarce = self.scarce(to_come);
         let rank = |node: &usize| {
@@ -194,7 +192,7 @@ impl PlacementState<'_> {
             (left == 0, !(scarce && left >= to_come), !self.under_bound(*node))
         };
         let mut order = walk.to_vec();
-        // A stable sort: nodes of one rank stay in the ring's order.
+        // The sort is stable, so nodes of equal rank stay in the ring's order.
         order.sort_by_key(rank);
         order.truncate(self.replicas);
         assert!(order.iter().all(|node| self.left(*node) > 0), "capacity() promised room");
@@ -205,9 +203,9 @@ impl PlacementState<'_> {
         order
     }
 
-    /// Returns whether the rest only just fits. Then nodes that could hold a replica of every item
-    /// to come go first, or room on them would be lost. One item reduces the term of each node by
-    /// at most one, so it is early enough to begin this many before the limit.
+    /// Returns whether the remaining items only just fit. Then nodes that could hold a replica of every remaining item
+    /// have to come first, or some of their room would be wasted. One item reduces each node's term of the sum by at
+    /// most one, so it is early enough to begin when the number of nodes is left to the limit.
     fn scarce(&self, to_come: u64) -> bool {
         let left: u128 =
             (0..self.rooms.len()).map(|node| u128::from(self.left(node).min(to_come))).sum();
@@ -215,8 +213,8 @@ impl PlacementState<'_> {
     }
 }
 
-/// Returns a hash of three numbers: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA '14)
-/// after each.
+/// Returns a hash of three numbers: applies the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA '14) after each
+/// number.
 fn hash(kind: u64, number: u64, part: u64) -> u64 {
     [kind, number, part].into_iter().fold(0, |state: u64, word| {
         let z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -263,7 +261,7 @@ mod tests {
         let before = place(1, &rooms(&[1 << 40; 9]), 1, 1000);
         let after = place(1, &rooms(&[1 << 40; 10]), 1, 1000);
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-        // A tenth has to move; the load bound moves some more; modulo hashing would move 900.
+        // A tenth has to move, and the load bound moves some more; modulo hashing would move 900.
         assert!(moved < 400, "{moved}");
     }
 
@@ -326,7 +324,7 @@ mod tests {
         ) {
             let rooms = rooms(&items);
             let most = capacity(&rooms, replicas, 1000);
-            // The full number in half of the cases.
+            // In half of the cases the full number is placed.
             let count = if share > 0.5 { most } else { (most as f64 * share * 2.0) as u64 };
             let placed = place(1, &rooms, replicas, count);
             prop_assert_eq!(placed.len() as u64, count);

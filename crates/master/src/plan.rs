@@ -1,10 +1,10 @@
-//! The first view, from settings and memory nodes.
+//! The first view, made from settings and memory nodes.
 //!
-//! The index is placed first, then few regions: about one for each node to lead. More are added
-//! when clients need them (`logic::region_addition`). If possible, enough room is left for the index to
-//! double. Each node is asked for its regions before its subtables, one after the other: regions
-//! are powers of two and leave no holes, so the plan knows exactly what the node's allocator, which
-//! aligns by [`extent_align_bytes`], will give. No state is kept here.
+//! The index is placed first, then a few regions, about one for each node to lead. Clients that need more regions later
+//! ask for them (`logic::region_addition`). If possible, enough room remains for the index to double. Each node is
+//! asked for its regions before its subtables, one after the other. Sizes of regions are powers of two and leave no
+//! gaps, so the plan knows exactly where the node's allocator, which aligns by [`extent_align_bytes`], will put them.
+//! No state is kept here.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ use crate::logic::rebalance::RebalanceItems;
 use crate::placement::{NodeRoom, capacity, place};
 use crate::settings::{ClusterSettings, MAX_REGIONS};
 
-/// The kind of item that a position on the ring is for; part of the hash.
+/// The kinds of items that the ring places; part of the hash of an item's position.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
 
-/// The limit on items that are moved before the first view.
+/// The limit on moves that even out the plan.
 const MAX_MOVES: usize = 256;
 
 /// The nodes that are to hold each subtable and region.
@@ -30,7 +30,7 @@ const MAX_MOVES: usize = 256;
 pub struct PlacementPlan {
     members: Vec<Member>,
     geometry: Geometry,
-    /// By number, the nodes that hold each item, the primary first.
+    /// For each item by its number, the nodes that hold it, the primary first.
     subtables: Vec<Vec<MnId>>,
     regions: Vec<Vec<MnId>>,
 }
@@ -45,13 +45,13 @@ pub enum PlanError {
          index_keys"
     )]
     Index {
-        /// Subtables that the index needs.
+        /// The number of subtables that the index needs.
         subtables: u64,
-        /// Subtables that fit.
+        /// The number of subtables that fit.
         fitting: u64,
-        /// Size of one subtable.
+        /// The size of one subtable, in bytes.
         bytes: u64,
-        /// Replicas of each.
+        /// The number of replicas of each subtable.
         replicas: u8,
     },
     /// No room is left for data.
@@ -60,20 +60,20 @@ pub enum PlanError {
          memory nodes; start them with larger pools, or lower --region-bytes"
     )]
     Regions {
-        /// Size of a region.
+        /// The size of a region, in bytes.
         bytes: u64,
-        /// Replicas of each.
+        /// The number of replicas of each region.
         replicas: u8,
     },
 }
 
-/// Returns the most that an extent takes of a pool.
+/// Returns the most bytes that an extent takes of a pool, with the gap for its alignment.
 pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(extent_align_bytes(bytes))
 }
 
-/// Evens out the loads that hashing leaves uneven. The cluster would do so as soon as it is formed,
-/// but now no bytes have to be copied.
+/// Evens out loads that hashing leaves uneven. The cluster would move these replicas right after its start, but before
+/// the first view no bytes have to be copied.
 fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[NodeRoom]) -> Vec<Vec<MnId>> {
     for _ in 0..MAX_MOVES {
         let place = |node: &MnId| PoolPlace { node: *node, offset: 0 };
@@ -127,13 +127,13 @@ impl PlacementPlan {
             members.iter().map(room).collect()
         };
         let replicas = settings.data_replicas;
-        // The 44-bit address space is another bound, which matters only for huge regions.
+        // The 44-bit address space is another limit, which matters only for huge regions.
         let most = MAX_REGIONS.min(fusee_core::layout::VACATED_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
         if count == 0 {
-            // With room for hardly one region, no room is left for the index to grow.
+            // Where hardly one region fits, no room is left for the index to grow.
             rooms_left = rooms(0);
             count = capacity(&rooms_left, replicas, most);
         }
@@ -161,7 +161,7 @@ impl PlacementPlan {
         regions.chain(subtables).collect()
     }
 
-    /// Returns the requests for a node, in this order.
+    /// Returns the requests to reserve a node's extents, in this order.
     pub fn reservations(&self, cluster: ClusterId, attempt: u64, node: MnId) -> Vec<NodeRequest> {
         let request = |extent| {
             let (bytes, block_bytes) = match extent {
@@ -182,8 +182,8 @@ impl PlacementPlan {
         self.extents(node).into_iter().map(request).collect()
     }
 
-    /// Returns the first view, from the offsets that each member gave in answer to
-    /// [`PlacementPlan::reservations`]. They come from other processes, so they are checked.
+    /// Returns the first view, made from the offsets that each member gave in answer to
+    /// [`PlacementPlan::reservations`]. The offsets come from other processes, so they are checked.
     pub fn view(
         &self,
         cluster: ClusterId,

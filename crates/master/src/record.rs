@@ -1,9 +1,9 @@
 //! The records of the master: the contents of its store.
 //!
-//! A record replaces the earlier one with the same key, so a store is a map and needs no log. Records of what has ended
-//! are removed, so the size of a store follows the cluster's present state, not its history. Records are postcard
-//! bytes: integers of variable length, which do not change between versions of this program as long as the format
-//! number of the store stays the same.
+//! A record replaces the earlier record with the same key, so a store is a map and needs no log. Records of sessions,
+//! blocks and nodes that no longer exist are removed, so the size of a store follows the cluster's present state, not
+//! its history. Records are encoded by postcard. Their bytes stay the same between versions of this program, as long as
+//! the format number of the store does.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// A fact in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRecord {
-    /// The cluster, recorded when it is asked for. A store without this record has no cluster.
+    /// The cluster, stored when an operator requests it. A store without this record has no cluster.
     Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
     Attempt(u64),
@@ -25,50 +25,50 @@ pub enum MasterRecord {
     NextNode(u16),
     /// A memory node with its name.
     Member(Member),
-    /// A lost memory node. The cluster goes on without it, and it must not come back with its contents.
+    /// A lost memory node. The cluster excludes it, so it must not join again with its contents.
     Lost(Member),
     /// The view in force.
     View(View),
-    /// All client ids below `end` may have been handed out.
+    /// A bound on client ids: ids below `end` have possibly been assigned.
     ClientIds {
-        /// The first id that was not handed out.
+        /// The first id that was not assigned.
         end: u32,
     },
     /// A session that has been opened, and neither closed nor recovered.
     Session {
         /// The session.
         client: ClientId,
-        /// The session is fenced for good, and yet to be recovered.
+        /// Whether the session has expired. It is fenced for good, and has to be recovered.
         expired: bool,
-        /// The serial of its last hand-over (`HandOn`).
+        /// The serial number of the session's last hand-over (`HandOn`).
         handed_on: u64,
     },
-    /// The session of a master's jobs. Only the youngest may go on.
+    /// The session of a master's jobs. Only the latest one is allowed to run jobs.
     Repairer(ClientId),
-    /// A block that no session uses, for the next session that needs one.
+    /// A block without an owner, for the next session that needs one.
     Orphan(Orphan),
-    /// All epochs before `end` may have begun.
+    /// A bound on epochs: epochs before `end` have possibly begun.
     Epochs {
-        /// The first epoch that has not.
+        /// The first epoch that has not begun.
         end: u64,
     },
     /// A member that is being drained.
     Draining(MnId),
     /// A memory node that has been drained.
     Drained(Member),
-    /// The members of earlier views by which a session may still read ([`member_views`](crate::logic)).
+    /// For each earlier view by which a session possibly still reads, its members ([`member_views`](crate::logic)).
     Former(Vec<Vec<MnId>>),
-    /// The bars of these members, by views before `before`: they are settled when the change under way is complete
-    /// ([`barred`](crate::logic)).
+    /// Bars that are settled when the change under way is complete: those of these members, by views before `before`
+    /// ([`bar_settlement`](crate::logic)).
     Settled {
-        /// The number of the view.
+        /// The number of the view before which the bars were set.
         before: u64,
         /// The members that were barred.
         barred: BTreeSet<MnId>,
     },
-    /// A destroyed cluster. Its memory nodes are told, whenever they come.
+    /// A destroyed cluster. Memory nodes of that cluster learn this when they come to this master.
     Destroyed(ClusterId),
-    /// Names that were given, never belonged to a member, and are free; the longest-free one first.
+    /// Names of memory nodes that are free again, because they never belonged to a member; the earliest freed first.
     FreeNames(Vec<u16>),
     /// A page of the newest events (`journal.rs`).
     Events {
@@ -83,7 +83,7 @@ pub enum MasterRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all writes put a record")]
 pub enum RecordWrite {
-    /// Store the record, in place of the one with its key.
+    /// Store the record, in place of an earlier one with its key.
     Put(MasterRecord),
     /// Remove the record with this key.
     Remove(String),

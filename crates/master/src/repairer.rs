@@ -1,25 +1,24 @@
 //! The thread that runs the master's jobs, with a fabric session to all members.
 //!
-//! The session uses shared memory if all members are on this host and let it in, otherwise TCP. Over shared memory
-//! verbs execute at once, so no verb of a job executes after the job has ended, and the session need not be fenced when
-//! a job fails. By then it has ended, too: before the failure of a job is reported, the session has said goodbye to the
-//! members.
+//! The session uses shared memory if all members are on this host and allow it, otherwise TCP. Over shared memory verbs
+//! execute at once, so no verb of a job executes after the job has ended. Therefore the session needs no fence when a
+//! job fails. The session has also ended by then: it says goodbye to the members before the failure is reported.
 //!
 //! A memory node that fences a session over shared memory asks the session's process to say goodbye, and kills the
-//! process if that takes more than a second (decision 0062). A master that runs says goodbye in time. A master that is
-//! stopped in the middle of a session is killed if another master takes over meanwhile.
+//! process if that takes more than a second (decision 0062). A running master says goodbye in time. A master that is
+//! stopped (by SIGSTOP, for example) while it has a session is killed if another master takes over meanwhile.
 //!
-//! Jobs often follow each other: a split takes two, and splits come in hundreds. Over shared memory a new session maps
-//! the pools anew, and then every page that it reads first is a page fault, which takes longer than the rest of the
-//! job. So after a job that succeeded, the session stays for [`KEPT`], for the next job with the same session id and
+//! Jobs often follow each other: a split takes two jobs, and splits come in hundreds. Over shared memory a new session
+//! maps the pools anew, and then its first access to each page is a page fault, which takes longer than the rest of the
+//! job. So after a job that succeeded, the session is kept for [`KEPT`], for the next job with the same session id and
 //! the same members.
 //!
-//! Jobs that look for damage run all the time, so most masters that are stopped would be stopped in the middle of
-//! one, and killed. So these jobs use TCP where they can, and their session never stays.
+//! Jobs that look for damage run all the time, so a master that is stopped would usually be stopped during such a job,
+//! and killed. Therefore these jobs use TCP where they can, and their session is never kept.
 //!
-//! When the master ends, a running job is dropped where it is, as if the master had crashed. A job also ends if the
-//! cluster has given up one of its members: it may be waiting for that member, and the change of the view that goes on
-//! without the member waits for the job.
+//! When the master ends, a running job is dropped at any point, as if the master had crashed. A job also ends if the
+//! view lacks one of its members: the job possibly waits for that member, and the change that removes the member waits
+//! for the job.
 
 use std::collections::HashMap;
 use std::io;
@@ -44,11 +43,11 @@ use crate::jobs::{self, JobContext, JobEnvironment, JobError, JobReport, MasterJ
 
 /// The deadline of a call to a memory node.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The interval at which a waiting job looks whether it has to end.
+/// The interval at which a waiting job checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The time for which a session stays after a job. Shorter than any lease of a master: another master that takes over
-/// must not find the session at the memory nodes.
+/// The time for which a session is kept after a job. It is shorter than any lease of a master, so that another master
+/// that takes over does not find the session at the memory nodes.
 const KEPT: Duration = Duration::from_millis(100);
 
 /// A job to run.
@@ -60,18 +59,18 @@ pub(crate) struct QueuedJob {
     pub job: MasterJob,
     /// The control services of the view's members.
     pub nodes: HashMap<MnId, NodeClient>,
-    /// Set once the cluster goes on without one of them.
+    /// Set once the view lacks one of these members.
     pub is_overtaken: Arc<AtomicBool>,
 }
 
-/// The reasons for which a job may have to end before it is done.
+/// The reasons why a job has to end before it is done.
 struct JobStopFlags<'a> {
     master: &'a AtomicBool,
     is_overtaken: &'a AtomicBool,
 }
 
 impl JobStopFlags<'_> {
-    // Relaxed, both: the caller looks again soon.
+    // Both loads are relaxed, because the caller checks again soon.
     fn master(&self) -> bool {
         self.master.load(Ordering::Relaxed)
     }
@@ -81,7 +80,7 @@ impl JobStopFlags<'_> {
     }
 }
 
-/// The keys that memory nodes have to prove, and the certificates for TCP.
+/// The keys that memory nodes have to prove that they know, and the certificates for TCP.
 #[derive(Default)]
 pub(crate) struct NodeCredentials {
     pub keys: Option<Arc<Keyring>>,
@@ -96,7 +95,7 @@ pub(crate) struct Repairer {
 }
 
 impl Repairer {
-    /// Starts the thread, which reports every job to `done`.
+    /// Starts the thread, which reports the result of every job to `done`.
     pub fn start<D>(trust: NodeCredentials, done: D) -> io::Result<Repairer>
     where
         D: Fn(u64, Result<JobReport, JobError>) + Send + 'static,
@@ -112,7 +111,7 @@ impl Repairer {
     /// Passes a job to the thread.
     pub fn order(&self, order: QueuedJob) {
         if let Some(orders) = &self.orders {
-            // This fails only if the thread panicked; then the job is never done.
+            // Sending fails only if the thread has panicked; then the job is never run.
             let _ended = orders.send(order);
         }
     }
@@ -120,7 +119,7 @@ impl Repairer {
 
 impl Drop for Repairer {
     fn drop(&mut self) {
-        // Relaxed: the thread looks again soon.
+        // Relaxed is enough, because the thread checks again soon.
         self.ends.store(true, Ordering::Relaxed);
         self.orders.take();
         if let Some(thread) = self.thread.take()
@@ -155,16 +154,16 @@ where
     }
 }
 
-/// A session that stays for the next job.
+/// A session that is kept for the next job.
 struct KeptJobSession {
     client: ClientId,
-    /// Names and identities of the members.
+    /// The names and identities of the members to which the session is connected.
     members: Vec<(MnId, u64)>,
     fabric: AnyFabric,
 }
 
-/// Runs a job to its end. Returns `None` if the master ends first. When this returns, the session has ended, or is
-/// kept.
+/// Runs a job to its end. Returns `None` if the master ends first. When this returns, the session has ended, or is in
+/// `kept`.
 fn work(
     order: QueuedJob,
     kept: &mut Option<KeptJobSession>,
@@ -200,7 +199,7 @@ fn complete(
     job: MasterJob,
     ends: &JobStopFlags<'_>,
 ) -> Option<Result<JobReport, JobError>> {
-    // Over TCP, verbs may still be on their way.
+    // Over TCP, verbs can still be under way after the job's end.
     let may_linger = fabric.kind() != FabricKind::Shm;
     let mut job = pin!(jobs::run(fabric, orders, view, job));
     let waker = fabric.waker();
@@ -235,7 +234,7 @@ fn attach(
     };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
-        // Nodes of this process offer neither a path nor a port, or a port only.
+        // Nodes inside of this process offer no path, and at most a TCP port.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
@@ -246,13 +245,13 @@ fn attach(
         match attach_all_with(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
-            // Logged once only, since each job tries again.
+            // This is logged only once, because each job tries again.
             Err(error) => NO_SHM.call_once(|| {
                 tracing::warn!(%error, "shared memory is not used for repairs");
             }),
         }
     }
-    // A node whose NIC executes atomics that the processor does not see serves `verbs` only.
+    // A node serves only `verbs` if its NIC executes atomics that the processor does not see.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
     attach_all_with(way(kind), client, members, goes_on).map_err(failed)
 }
@@ -284,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a job by a view whose one member accepts connections and never answers.
+    /// Returns a job with a view whose only member accepts connections and never answers.
     fn job(listener: &TcpListener) -> QueuedJob {
         let member = Member {
             node: MnId(3),

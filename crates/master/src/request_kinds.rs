@@ -1,8 +1,8 @@
-//! Requests by the part of the master that answers them.
+//! Requests, classified by the part of the master that answers them.
 //!
-//! The host of the logic keeps the events and cuts views into pieces, so it answers requests for these. Requests for a
-//! cluster to be formed or destroyed count whatever cluster their sender belongs to; all others only in the cluster
-//! that the master leads.
+//! The host of the logic keeps the events and cuts views into pieces, so it answers requests for these. Requests to
+//! form or destroy a cluster are valid whichever cluster their sender belongs to; all other requests only if the sender
+//! belongs to the cluster that the master leads.
 
 use fusee_control::master::{
     ClusterEpochs, MasterReplyId, MasterRequest, Orphan, SessionHeartbeat,
@@ -14,7 +14,7 @@ use fusee_core::stats::SessionWork;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::Member;
 
-/// A request, by the part of the master that answers it.
+/// A request, classified by the part of the master that answers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutedRequest {
     /// A request for the host.
@@ -28,10 +28,10 @@ pub enum RoutedRequest {
 pub enum HostRequest {
     /// [`MasterRequest::Events`].
     Events {
-        /// The serial of the newest event that the asker knows; 0 for none.
+        /// The serial number of the newest event that the asker knows; 0 for none.
         after: u64,
     },
-    /// [`MasterRequest::ViewPiece`]. Without a view the logic answers it ([`ClusterRequest::ViewPiece`]).
+    /// [`MasterRequest::ViewPiece`]. If there is no view, the logic answers instead ([`ClusterRequest::ViewPiece`]).
     ViewPiece {
         /// The number of the view.
         number: u64,
@@ -54,14 +54,14 @@ pub enum LogicRequest {
 pub enum IdentityRequest {
     /// [`MasterRequest::Form`].
     Form {
-        /// The name of the new cluster.
+        /// The number of the new cluster.
         cluster: ClusterId,
     },
     /// [`MasterRequest::Destroy`].
     Destroy {
-        /// The cluster to give up.
+        /// The cluster to destroy.
         cluster: ClusterId,
-        /// Give it up even if memory nodes that hold data are present.
+        /// Whether to destroy it even if memory nodes that hold data are present.
         with_living_data: bool,
     },
 }
@@ -69,7 +69,7 @@ pub enum IdentityRequest {
 /// A request within a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterRequest {
-    /// [`MasterRequest::Join`]. The node's name is yet to be chosen.
+    /// [`MasterRequest::Join`]. The master has yet to choose the node's name.
     Join(Member),
     /// [`MasterRequest::Open`].
     Open,
@@ -81,9 +81,9 @@ pub enum ClusterRequest {
     Close {
         /// The session.
         client: ClientId,
-        /// The blocks that it hands on.
+        /// The blocks that the session hands on.
         orphans: Vec<Orphan>,
-        /// Results of its operations since it began.
+        /// The counts of the session's operations since it began, by result.
         work: Box<SessionWork>,
     },
     /// [`MasterRequest::Heartbeat`].
@@ -100,7 +100,7 @@ pub enum ClusterRequest {
     },
     /// [`MasterRequest::Alive`].
     Alive(NodeHeartbeat),
-    /// [`MasterRequest::ViewPiece`], of a view that this master does not have.
+    /// [`MasterRequest::ViewPiece`] to a master without a view.
     ViewPiece,
     /// [`MasterRequest::Status`].
     Status,
@@ -124,7 +124,7 @@ pub enum FormedRequest {
     Drain {
         /// The node.
         node: MnId,
-        /// Stop draining.
+        /// Whether to cancel the drain.
         cancel: bool,
     },
     /// [`MasterRequest::GetView`].
@@ -143,13 +143,13 @@ pub struct OrphanRequest {
     pub client: ClientId,
     /// The number of this request in the session.
     pub turn: u64,
-    /// Blocks that the session has taken over, each with the number of the request that it was given for.
+    /// Blocks that the session has taken over, each with the number of the request for which it was given.
     pub adopted: Vec<(BlockId, u64)>,
     /// The size class that the session needs; `None` for any.
     pub class: Option<SizeClass>,
-    /// The redundancy of the objects of the block's region.
+    /// The redundancy that the objects in the block's region must have.
     pub redundancy: Redundancy,
-    /// Whether the session also takes a block of which all objects were allocated once.
+    /// Whether the session also accepts a block whose objects were all allocated once.
     pub full: bool,
     /// The number of the view by which the session will take the block over.
     pub view: u64,
@@ -162,9 +162,9 @@ pub struct HandOver {
     pub client: ClientId,
     /// The number of this request in the session.
     pub serial: u64,
-    /// The blocks.
+    /// The blocks that the session hands on.
     pub orphans: Vec<Orphan>,
-    /// Blocks among these in which the session has just seen objects in use.
+    /// Those of these blocks in which the session has just seen objects in use.
     pub used: Vec<BlockId>,
 }
 
@@ -179,7 +179,7 @@ pub struct ProcessHeartbeat {
     pub known: ClusterEpochs,
     /// Whether the process waits for later epochs.
     pub reclaims: bool,
-    /// The last call for memory that it has acknowledged; 0 for none.
+    /// The latest call for memory that the process has acknowledged; 0 for none.
     pub acked: u64,
 }
 
@@ -190,9 +190,9 @@ pub struct RegionRequest {
     pub client: ClientId,
     /// The number of the view by which the session asked for blocks.
     pub view: u64,
-    /// The redundancy of the objects to make room for.
+    /// The redundancy of the objects that need room.
     pub redundancy: Redundancy,
-    /// The call for memory that the session waits for; 0 for none.
+    /// The call for memory for whose end the session waits; 0 for none.
     pub call: u64,
 }
 
@@ -201,9 +201,9 @@ pub struct RegionRequest {
 pub struct NodeHeartbeat {
     /// The node's identity.
     pub identity: u64,
-    /// The last answer that the node has received.
+    /// The latest answer that the node has received from a master.
     pub heard: Option<MasterReplyId>,
-    /// The bars of the node, after it has received that answer.
+    /// The bars of the node at the time of this heartbeat.
     pub bars: MemberBars,
 }
 

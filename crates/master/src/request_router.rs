@@ -1,16 +1,15 @@
-//! The way from requests to the logic of this process, or to the reply that another master leads,
-//! or none.
+//! The router of requests: to the logic of this process, or else to a reply that names the leading master, if one is
+//! known.
 //!
-//! A master with a store of its own leads from its start to its end. One of several masters stands
-//! by until it is elected, leads for a term, and stands by again. Its port is always open: a
-//! stand-by tells askers which master leads, and they ask there.
+//! A master with a store of its own leads from its start to its end. One of several masters stands by until it is
+//! elected, leads for a term, and stands by again. Its port is always open: a master that stands by tells clients which
+//! master leads, and the clients ask there.
 //!
-//! Invariant: a request is answered by the logic that took it, or not at all. When a term ends with
-//! requests under way, no process can have seen effects of theirs that the next leader does not
-//! know of: what others rely on is written to the store before it is told, and what is not written
-//! ends with the term. So these requests may be asked again, of another master. The one exception
-//! is a `Close` that hands blocks on: if it had been carried out, and a block been given to another
-//! session, a second `Close` would give that block once more.
+//! Invariant: the logic that received a request answers it, or no logic does. When a term ends while requests are under
+//! way, no process can have seen effects of these requests that the next leader does not know. For the logic stores
+//! what others depend on before it tells them, and what is not stored ends with the term. So clients can send such
+//! requests again, to another master. The one exception is a `Close` that hands blocks on: if it had been carried out,
+//! and a block had been given to another session, a second `Close` would give that block once more.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,15 +20,15 @@ use tokio::sync::{oneshot, watch};
 
 use crate::server::{LogicInput, LogicMessage};
 
-/// The reply when the logic has ended for good.
+/// The reason in replies when the logic has ended for good.
 const ENDED: &str = "this master has ended, or its store failed; see its log";
 
-/// The place of the logic to which requests go.
+/// Passes requests to the logic if this master leads.
 pub(crate) struct RequestRouter {
     place: Mutex<MasterRole>,
-    /// There are other masters.
+    /// Whether there are other masters.
     contested: bool,
-    /// Told when this master will never lead again.
+    /// Receives the reason when this master will never lead again.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
     ended: Option<watch::Sender<Option<String>>>,
 }
@@ -45,13 +44,13 @@ enum MasterRole {
 }
 
 impl RequestRouter {
-    /// Returns the seat of the only master, which leads.
+    /// Returns the router of the only master, which leads.
     pub fn sole(queue: Sender<LogicMessage>) -> RequestRouter {
         RequestRouter { place: Mutex::new(MasterRole::Leads(queue)), contested: false, ended: None }
     }
 
-    /// Passes a request to the logic; the future gives the reply. When this function returns, the
-    /// request is in the logic's queue, before all that its connection brings later.
+    /// Passes a request to the logic. The returned future gives the reply. When this function returns, the request is
+    /// in the logic's queue, before all later messages of the same connection.
     pub fn ask(
         &self,
         caller: Caller,
@@ -68,8 +67,7 @@ impl RequestRouter {
             };
             match replied.await {
                 Ok(reply) => reply,
-                // The logic did not take it, so it had no effect; or the term of that logic has
-                // ended.
+                // The logic did not receive the request, so it had no effect; or that logic's term has ended.
                 Err(_) if contested && !(sent && hands_on) => {
                     MasterReply::NotLeader { leader: None }
                 }
@@ -78,8 +76,8 @@ impl RequestRouter {
         }
     }
 
-    /// Returns whether the logic has the request, and the receiver of its reply; or the reply at
-    /// once.
+    /// Returns whether the logic received the request, and the receiver of the reply. If this master does not lead,
+    /// returns the reply as the error.
     fn pass_on(
         &self,
         caller: Caller,
@@ -103,7 +101,7 @@ impl RequestRouter {
     /// Tells the logic that a connection has ended.
     pub fn closed(&self, connection: u64) {
         if let MasterRole::Leads(queue) = &*self.place() {
-            // The receiver is gone when the logic has ended.
+            // Sending fails if the logic has ended; then it needs no message.
             let _ended = queue.send(LogicMessage::Input(LogicInput::Closed { connection }));
         }
     }
@@ -115,24 +113,24 @@ impl RequestRouter {
 
 #[cfg(feature = "etcd")]
 impl RequestRouter {
-    /// Returns the seat of one of several masters, which stands by. `ended` is told when it will
+    /// Returns the router of one of several masters, which stands by. `ended` receives the reason when this master will
     /// never lead again.
     pub fn contested(ended: watch::Sender<Option<String>>) -> RequestRouter {
         let place = Mutex::new(MasterRole::StandsBy { leader: None });
         RequestRouter { place, contested: true, ended: Some(ended) }
     }
 
-    /// Begins a term.
+    /// Begins a term: requests go to this queue.
     pub fn lead(&self, queue: Sender<LogicMessage>) {
         *self.place() = MasterRole::Leads(queue);
     }
 
-    /// Stands by: another master leads, or none.
+    /// Stands by, because another master leads (`leader`), or none.
     pub fn stand_by(&self, leader: Option<String>) {
         *self.place() = MasterRole::StandsBy { leader };
     }
 
-    /// Ends this master's part for good.
+    /// Ends this router for good: every later request is refused for this reason.
     pub fn end(&self, reason: String) {
         if let Some(ended) = &self.ended {
             ended.send_replace(Some(reason.clone()));

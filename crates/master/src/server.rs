@@ -1,15 +1,15 @@
 //! A running master: its logic on a thread of its own, behind a control service.
 //!
-//! Requests and answers of memory nodes reach the thread through one queue. The thread takes as many of them as are
-//! there, decides about them one by one, makes all resulting records durable together, and then carries out the other
-//! actions in order. A write to the store blocks the thread. Calls to memory nodes run on the [`Runtime`], jobs on a
-//! thread of their own (`repairer.rs`), and the results of both come back through the queue. A store that fails ends
-//! the thread: a master that cannot remember must not decide, and later requests are told so. One of several masters
-//! (feature `etcd`) has such a thread for each of its terms, and stands by between them.
+//! Requests and answers of memory nodes reach the thread through one queue. The thread takes all messages in the queue,
+//! decides about them one by one, makes all resulting records durable together, and then carries out the other actions
+//! in order. A write to the store blocks the thread. Calls to memory nodes run on the [`Runtime`], jobs on a thread of
+//! their own (`repairer.rs`), and the results of both come back through the queue. If the store fails, the thread ends,
+//! because a master that cannot store its decisions must not decide; later requests are answered accordingly. One of
+//! several masters (feature `etcd`) has such a thread for each of its terms, and stands by between them.
 //!
-//! The messages that tell the logic of passing time go through the [`Runtime`], behind all that had arrived by then. So
-//! when a process counts as silent, the master has read all that there was to read. A master that is told to stop
-//! completes the change of the view that is under way, and begins no other.
+//! The messages that tell the logic of passing time go through the [`Runtime`], behind all messages that have arrived
+//! before. So when the logic finds that a process was silent, the master has read every message of that process. A
+//! master that is told to stop completes the change of the view that is under way, and begins no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -50,39 +50,39 @@ use crate::store::address::StoreAddressError;
 use crate::store::{MasterStore, StoreError};
 use crate::view_pieces::EncodedViews;
 
-/// The time between two ticks of the logic: several in a grace or in a short lease.
+/// The time between two ticks of the logic: several ticks fit in a grace period or a short lease.
 const TICK: Duration = Duration::from_millis(5);
-/// Rounds of the runtime before a tick: enough to get from readable sockets to requests in the queue.
+/// The rounds of the runtime before a tick: enough for requests to get from readable sockets to the queue.
 const ROUNDS: u32 = 4;
 /// The longest time that a stopping master waits for the end of a change: less than the 10 s of `docker stop`.
 pub const FINISHES_WITHIN: Duration = Duration::from_secs(8);
-/// The deadline of a call to a memory node, which may have to zero memory.
+/// The deadline of a call to a memory node, which sometimes has to zero memory first.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
-/// The interval at which [`MasterServer::wait_formed`] asks.
+/// The interval at which [`MasterServer::wait_formed`] asks for the view.
 const LOOK: Duration = Duration::from_millis(5);
-/// The limit on the clients of memory nodes that are kept.
+/// The limit on the clients for memory nodes that are kept.
 const MAX_CLIENTS: usize = 4 * MAX_MEMORY_NODES as usize;
-/// The reason for the end of a master that was told to stop.
+/// The reason why a master has ended that was told to stop.
 const STOPPED: &str = "it was stopped";
-/// The limit on the events that are decided before the results are made durable.
+/// The limit on events that are decided together, before the resulting records are made durable.
 const MAX_TOGETHER: usize = 256;
 
-/// Errors of the start of a master.
+/// Reasons why a master cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterStartError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The store is named in a way that makes no sense here.
+    /// The address of the shared store, or a setting for it, is invalid.
     #[error(transparent)]
     StoreAddress(#[from] StoreAddressError),
-    /// The store is unusable.
+    /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store's contents are unusable.
+    /// The master cannot continue from the store's contents.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// No directory for the store is given, and there is no default.
+    /// No directory for the store is given, and there is no default directory.
     #[error(
         "no data_dir is given, and there is no home directory to have one in; name a directory"
     )]
@@ -98,15 +98,15 @@ pub enum MasterStartError {
 /// Reasons why there is no view yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
-    /// The cluster cannot be formed of the memory nodes that joined.
+    /// The cluster cannot be formed with the memory nodes that joined.
     #[error("cannot form the cluster: {0}")]
     Refused(String),
-    /// Memory nodes are missing, or the forming takes time.
+    /// Memory nodes are missing, or the cluster is still being formed.
     #[error("the cluster is not formed yet: {joined} of {expected} memory nodes joined")]
     NotReady {
-        /// Memory nodes that have joined.
+        /// The number of memory nodes that have joined.
         joined: u32,
-        /// Memory nodes that the cluster needs.
+        /// The number of memory nodes that the cluster needs.
         expected: u32,
     },
     /// The master does not answer.
@@ -114,12 +114,12 @@ pub enum FormError {
     Rpc(#[from] RpcError),
 }
 
-/// A message for the thread of a logic.
+/// A message to the thread of a logic.
 pub(crate) enum LogicMessage {
     Input(LogicInput),
-    /// All messages that had arrived when this one was requested are in the queue before it.
+    /// Tells that all messages which had arrived when this one was requested are in the queue before it.
     Listened,
-    /// Stop as soon as no change is under way, at this time at the latest.
+    /// Stop as soon as no change is under way, and no later than at this time.
     Finish {
         until: Duration,
     },
@@ -137,32 +137,32 @@ pub(crate) enum LogicInput {
 /// A running master. Dropping it ends it.
 #[derive(Debug)]
 pub struct MasterServer {
-    // Fields in the order in which they end.
+    // The fields are in the order in which they have to end.
     server: Option<Server>,
     client: MasterClient,
-    /// A client that needs no connection, and the server that answers it.
+    /// A client inside of this process, which needs no connection, and the server that answers it.
     inside: (MasterClient, Option<Server>),
-    /// The reason why the master no longer decides.
+    /// The reason why the master makes no more decisions, once it does not.
     ended: watch::Receiver<Option<String>>,
-    /// The settings in force, for the logic.
+    /// The settings in force, which the logic reads.
     settings: watch::Sender<ClusterSettings>,
     work: LogicHandle,
     runtime: Runtime,
 }
 
-/// The holder of the logic. Dropping it ends the logic.
+/// The owner of the logic. Dropping it ends the logic.
 #[derive(Debug)]
 enum LogicHandle {
-    /// One logic, from start to end.
+    /// One logic, from the start of the master to its end.
     Sole { queue: Sender<LogicMessage>, thread: Option<JoinHandle<()>> },
-    /// A logic for each term in which this master is elected.
+    /// A logic for each term for which this master is elected.
     #[cfg(feature = "etcd")]
     Elected { candidate: ElectionCandidate },
 }
 
 impl MasterServer {
-    /// Starts a master with threads of its own, which goes on from its store. One of several masters stands by until it
-    /// is elected; that may be at once, or never.
+    /// Starts a master with threads of its own, which continues from its store. One of several masters stands by until
+    /// it is elected, which can happen at once, or never.
     pub fn start(config: MasterConfig) -> Result<MasterServer, MasterStartError> {
         let settings = config.settings();
         settings.check()?;
@@ -191,7 +191,7 @@ impl MasterServer {
                 let lead = {
                     let runtime = runtime.clone();
                     move |store| {
-                        // The end of a term does not end this master.
+                        // The end of a term does not end this master, so its reason is not passed on.
                         let (term, _) = watch::channel(None);
                         drive(&runtime, told.clone(), store, connect.clone(), term)
                     }
@@ -206,7 +206,7 @@ impl MasterServer {
             #[cfg(not(feature = "etcd"))]
             Some(never) => match never {},
         };
-        // Made first: if a later step fails, dropping it ends the thread.
+        // The client is made first, so that it exists if a later step fails; dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
         let name = addr.to_string();
@@ -223,8 +223,8 @@ impl MasterServer {
         Ok(master)
     }
 
-    /// Starts a master inside this process, without port or file, whose cluster is to be formed. It reaches memory
-    /// nodes through `nodes`; their names are the control addresses that the nodes join with.
+    /// Starts a master inside of this process, without port or file, for a new cluster. The master reaches memory nodes
+    /// through `nodes`, whose names are the control addresses with which the nodes join.
     pub fn start_local(
         runtime: &Runtime,
         settings: ClusterSettings,
@@ -251,7 +251,7 @@ impl MasterServer {
         Ok(MasterServer { server, client, inside, ended, settings, work, runtime })
     }
 
-    /// Returns the address that the master listens at; `None` inside a process.
+    /// Returns the address at which the master listens; `None` for a master inside of a process.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.server.as_ref().and_then(Server::addr)
     }
@@ -266,8 +266,8 @@ impl MasterServer {
         self.client.clone()
     }
 
-    /// Waits until this master no longer decides, since its store has failed or is unusable, and returns the reason.
-    /// The process should end then, so that its supervisor starts it again.
+    /// Waits until this master makes no more decisions, because its store has failed or cannot be used. Returns the
+    /// reason. The process should end then, so that its supervisor restarts it.
     pub fn ended(&self) -> impl Future<Output = String> + Send + 'static {
         let mut ended = self.ended.clone();
         async move {
@@ -278,7 +278,7 @@ impl MasterServer {
         }
     }
 
-    /// Takes over the settings that a running master may change: see [`ClusterSettings::adjust`].
+    /// Adopts those of the new settings that a running master is allowed to change: see [`ClusterSettings::adjust`].
     pub fn adjust(&self, new: &ClusterSettings) {
         self.settings.send_modify(|settings| settings.adjust(new));
     }
@@ -288,16 +288,13 @@ impl MasterServer {
         self.server.as_ref().map(Server::times).unwrap_or_default()
     }
 
-    /// Returns a client of the master inside of this process, which needs no proof and no network: so it also reaches a
-    /// master whose certificate does not name the address that it listens at. The client's name is that address.
+    /// Returns a client of the master inside of this process, which needs no proof and no network. So it also reaches a
+    /// master whose certificate does not name the address at which it listens. The client's name is that address.
     pub fn inside(&self) -> MasterClient {
         self.inside.0.clone()
     }
 
-    /// Asks the master, which has no cluster yet, to form a new one of the memory nodes that join.
-    ///
-    /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// Asks the master, which has no cluster yet, to form a new cluster from the memory nodes that join.
     pub fn form(&self) -> Result<ClusterId, FormError> {
         let cluster = random_cluster();
         let request = MasterRequest::Form { cluster };
@@ -308,11 +305,8 @@ impl MasterServer {
         }
     }
 
-    /// Waits until the cluster is formed. Gives up when `timeout` has passed, or when it cannot be formed of the memory
-    /// nodes that joined.
-    ///
-    /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// Waits until the cluster is formed. Fails when `timeout` has passed, or when the cluster cannot be formed from
+    /// the memory nodes that joined.
     pub fn wait_formed(&self, timeout: Duration) -> Result<View, FormError> {
         let end = Clock::Precise.now() + timeout;
         loop {
@@ -331,9 +325,9 @@ impl MasterServer {
         }
     }
 
-    /// Completes the change of the view that is under way, within [`FINISHES_WITHIN`], and stops deciding. Call it
-    /// before [`MasterServer::stop`] if the cluster goes on: writes in the scope of an unfinished change wait for a
-    /// master.
+    /// Completes the change of the view that is under way, within [`FINISHES_WITHIN`], and then makes no more
+    /// decisions. Call this before [`MasterServer::stop`] if the cluster continues to run: otherwise writes in the
+    /// scope of an unfinished change wait for the next master.
     pub fn finish(&mut self) {
         match &mut self.work {
             LogicHandle::Sole { queue, thread } => {
@@ -385,13 +379,13 @@ type ReplyFuture = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
 /// Tells a logic to end as soon as no change is under way.
 pub(crate) fn finish(queue: &Sender<LogicMessage>) {
-    // This fails only if the thread has ended already.
+    // Sending fails only if the thread has ended already.
     let _ended = queue.send(LogicMessage::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
 }
 
 /// Ends the thread of a logic.
 pub(crate) fn end(queue: &Sender<LogicMessage>, thread: JoinHandle<()>) {
-    // This fails only if the thread has ended already.
+    // Sending fails only if the thread has ended already.
     let _ended = queue.send(LogicMessage::Stop);
     join(thread);
 }
@@ -419,26 +413,26 @@ fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 
     move |control| NodeClient::new(&runtime, control)
 }
 
-/// The thread of the logic: it carries out the actions.
+/// The thread of the logic, which carries out the actions.
 struct LogicThread<C> {
     logic: MasterLogic,
-    /// The settings in force, which may change.
+    /// The settings in force, which can change.
     settings: watch::Receiver<ClusterSettings>,
     store: MasterStore,
     /// The newest events.
     journal: EventJournal,
     pieces: EncodedViews,
-    /// Makes a client for a control address.
+    /// A function that makes a client for a control address.
     connect: C,
     nodes: HashMap<String, NodeClient>,
     handle: Handle,
     queue: Sender<LogicMessage>,
     repairer: Repairer,
-    /// The members in the view of the last job, and a flag that tells the job that one of them is a member no longer.
+    /// The members in the view of the last job, and a flag that tells the job that one of them is no longer a member.
     job: Option<(Vec<MnId>, Arc<AtomicBool>)>,
     waiting: HashMap<u64, oneshot::Sender<MasterReply>>,
     next_token: u64,
-    /// The start, by a clock that counts the time in which the machine sleeps: leases rest on it.
+    /// The time of the start, by a clock that includes sleep of the machine, because leases depend on it.
     begun: Duration,
     /// Set when the master is told to stop: the latest time of its end.
     stops_by: Option<Duration>,
@@ -460,7 +454,7 @@ where
     let mut journal = EventJournal::restore(&mut records);
     let logic = MasterLogic::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
     if logic.cluster().is_none() {
-        // Removes what may be left of a destroyed cluster.
+        // This removes remainders of a destroyed cluster.
         store.clear()?;
         journal.clear();
     }
@@ -470,7 +464,7 @@ where
             tracing::info!(%cluster, store = name, "goes on from its store");
             journal.add(Level::Info, Topic::Master, "a master leads, and goes on from its store");
         }
-        // No warning: every cluster begins like this, and every process that asks is told.
+        // This is no warning: every new cluster begins like this, and every process that asks learns it.
         None => tracing::info!(
             store = name,
             "the store is empty: this master has no cluster, and waits. If it should lead one that \
@@ -485,7 +479,7 @@ where
     let done: Sender<LogicMessage> = queue.clone();
     let trust = NodeCredentials { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
     let repairer = Repairer::start(trust, move |token, result| {
-        // The receiver is gone when the master ends.
+        // Sending fails when the master has ended.
         let _ended = done.send(LogicMessage::Input(LogicInput::Done { token, result }));
     })?;
     let driver = LogicThread {
@@ -511,7 +505,7 @@ where
 }
 
 impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
-    /// Decides until the end, and returns its reason.
+    /// Handles messages until the master has to end. Returns the reason.
     fn run(mut self, messages: &Receiver<LogicMessage>) -> String {
         self.listen();
         while let Ok(first) = messages.recv() {
@@ -528,14 +522,14 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
                     LogicMessage::Input(input) => events.extend(self.event(input)),
                 }
             }
-            // The tick comes behind all that had arrived. The store may have blocked for so long that leases seem to
-            // have ended which were renewed in time.
+            // The tick comes behind everything that had arrived. Otherwise, after a write to the store that took long,
+            // leases would seem to have ended whose renewals are in the queue.
             events.extend(has_listened.then_some(MasterEvent::Tick));
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return "its term is over".into();
             }
-            // This is an error if the sender is gone; then settings change no more.
+            // `has_changed` fails if the sender is gone; then the settings change no more.
             if self.settings.has_changed().unwrap_or(false) {
                 self.logic.adjust(&self.settings.borrow_and_update());
             }
@@ -564,7 +558,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         STOPPED.into()
     }
 
-    /// Requests a message that comes when all that had arrived by then is in the queue.
+    /// Requests a message that comes when everything that has arrived by then is in the queue.
     fn listen(&self) {
         let queue = self.queue.clone();
         self.handle.spawn(async move {
@@ -572,7 +566,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
             for _ in 0..ROUNDS {
                 tokio::task::yield_now().await;
             }
-            // The receiver is gone when the master ends.
+            // Sending fails when the master has ended.
             let _ended = queue.send(LogicMessage::Listened);
         });
     }
@@ -581,7 +575,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let mut actions = Vec::new();
         for event in events {
             actions.extend(self.logic.handle(now_ms, event));
-            // Writes after it must not be cleared.
+            // Actions up to a `Clear` are carried out first, so that it does not remove later writes.
             if let Some(at) = actions.iter().position(|action| *action == MasterAction::Clear) {
                 let after = actions.split_off(at + 1);
                 self.perform_all(std::mem::replace(&mut actions, after))?;
@@ -591,7 +585,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         self.perform_all(actions)
     }
 
-    /// Returns the event for the logic, if there is one.
+    /// Returns the event for the logic; `None` if the host has answered the request.
     fn event(&mut self, input: LogicInput) -> Option<MasterEvent> {
         Some(match input {
             LogicInput::Request { caller, request, reply } => match RoutedRequest::from(request) {
@@ -606,7 +600,8 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         })
     }
 
-    /// Answers a request for events or a piece of a view. Returns the event that follows from it.
+    /// Answers a request for events or a piece of a view. Returns the event that the logic has to handle for it, if
+    /// any.
     fn answer(
         &mut self,
         caller: Caller,
@@ -616,7 +611,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         match request {
             HostRequest::Events { after } => {
                 let (events, newest) = self.journal.after(after);
-                // The asker may have gone.
+                // Sending fails if the asker has gone.
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 None
             }
@@ -632,7 +627,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         }
     }
 
-    /// Returns the event that a request for the logic has come.
+    /// Returns the event for a request that the logic has to answer.
     fn ask(
         &mut self,
         caller: Caller,
@@ -645,12 +640,13 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         MasterEvent::Request { token, caller, request }
     }
 
-    /// Makes all records durable in one write, which takes the time. After that, no other action comes too early.
+    /// Makes all records durable in one write, since each write takes long. Then carries out the other actions, for
+    /// which the records had to be durable.
     fn perform_all(&mut self, mut actions: Vec<MasterAction>) -> Result<(), StoreError> {
         let mut writes = BTreeMap::new();
         for action in &mut actions {
             match action {
-                // Of several writes to a key, the last one counts.
+                // Of several writes to a key, the last one is stored.
                 MasterAction::Persist(more) => {
                     writes.extend(std::mem::take(more).into_iter().map(|w| (w.key(), w)));
                 }
@@ -669,7 +665,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
 
     fn perform(&mut self, action: MasterAction) -> Result<(), StoreError> {
         match action {
-            // In the store by now.
+            // These writes are in the store by now.
             MasterAction::Persist(_) => {}
             MasterAction::Clear => {
                 self.nodes.clear();
@@ -679,7 +675,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
             }
             MasterAction::Reply { token, mut reply } => {
                 view_pieces::shorten(&mut reply, self.logic.view());
-                // The asker may have gone; then no task waits for the reply.
+                // Sending fails if the asker has gone, so that no task waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
                     let _gone = waiting.send(reply);
                 }
@@ -694,7 +690,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         Ok(())
     }
 
-    /// Ends the running job if the cluster has given up a member: the job may be waiting for it.
+    /// Ends the running job if the view lacks one of its members, because the job possibly waits for that member.
     fn overtake_job(&mut self) {
         let Some(view) = self.logic.view() else { return };
         let is_gone = |node: &MnId| view.member(*node).is_none();
@@ -706,13 +702,13 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
 
     fn client(&mut self, control: &str) -> NodeClient {
         if self.nodes.len() >= MAX_CLIENTS {
-            // Most of them belong to nodes that are gone; clients of the others are made again.
+            // Most of these clients are for nodes that are gone; the others are made again when they are needed.
             self.nodes.clear();
         }
         let connect = &self.connect;
         let control = control.to_owned();
         let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));
-        // The process at this address must be of this cluster, or of none.
+        // The process at this address has to be of this cluster, or of none.
         client.of_cluster(self.logic.cluster())
     }
 
@@ -732,7 +728,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let queue = self.queue.clone();
         self.handle.spawn(async move {
             let result = client.call(request).await.map_err(|error| error.to_string());
-            // The receiver is gone when the master ends.
+            // Sending fails when the master has ended.
             let answer = LogicInput::Answer { node, token, result };
             let _ended = queue.send(LogicMessage::Input(answer));
         });

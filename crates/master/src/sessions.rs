@@ -1,25 +1,26 @@
 //! Client ids, the sessions that use them, and blocks that pass from one session to another.
 //!
-//! *Ids* are never used twice, not even after a restart of the master. They come from ranges of [`IDS_PER_RECORD`],
-//! each recorded before its first id is handed out. A restart skips the rest of a range.
+//! *Ids* are never used twice, not even after a restart of the master. They come from ranges of [`IDS_PER_RECORD`] ids;
+//! each range is stored before its first id is assigned. A restart skips the rest of a range.
 //!
-//! *Records.* A session is recorded before it is told its id, until it is closed or recovered. So a session without a
-//! record has ended, and may be told so. Expiry is recorded before anything follows from it: an expired session never
-//! comes back.
+//! *Records.* A session is stored before it learns its id, until it is closed or recovered. So a session without a
+//! record has ended, and can be told so. Its expiry is stored before anything depends on that: an expired session never
+//! becomes open again.
 //!
-//! *Gifts.* A block that a session was *given* is returned if the session ends before it has said that it took the
-//! block over. The return may be wrong: the session may have taken the block over and given it back to the pool. The
-//! next session to get such a block is refused by the memory nodes, whose tables name another owner or none. But if the
-//! block's former owner is open, it could have got the block again, and the tables would then agree with the return. So
-//! such a block waits in *limbo* until that owner ends, and itself says which blocks it has. For the same reason a
-//! hand-over has a serial, which is recorded: a repeated one changes nothing.
+//! *Given blocks.* When a session ends before it has said that it took over a block which the master *gave* it, the
+//! block becomes an orphaned block again. This can be wrong, because the session possibly took the block over and gave
+//! it back to the pool. The memory nodes refuse the next session that gets such a block, because their tables name
+//! another owner or none. But if the block's former owner is open, it could have got the block again, and then the
+//! tables would name that owner. So such a block waits in *limbo* until the former owner ends and itself says which
+//! blocks it has. For the same reason a hand-over has a serial number, which is stored: a repeated hand-over changes
+//! nothing.
 //!
-//! *Orphaned blocks.* An orphaned block is recorded together with the end of its session, and its record is removed
-//! before the block is handed out. A master that crashes in between loses one block, and never gives one block to two
-//! sessions, which would write to the same objects.
+//! *Orphaned blocks.* An orphaned block is stored together with the end of its session, and its record is removed
+//! before the block is given to another session. A master that crashes between these steps loses one block, and never
+//! gives one block to two sessions, which would write to the same objects.
 //!
 //! All methods change the state in memory and return the writes for the store. The caller must not reveal the new state
-//! before the writes are durable.
+//! before these writes are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,12 +35,12 @@ use fusee_core::view::View;
 use crate::record::{MasterRecord, RecordWrite, orphan_key, session_key};
 use crate::request_kinds::HandOver;
 
-/// The ids of one write to the store.
+/// The number of ids that one write to the store reserves.
 pub const IDS_PER_RECORD: u32 = 64;
-/// The limit on orphaned blocks; more are dropped.
+/// The limit on orphaned blocks; further ones are dropped.
 const MAX_ORPHANS: usize = 1 << 16;
 
-/// A block that a session was given, and the number of the request that this answered.
+/// A block that a session was given, and the number of the session's request for it.
 #[derive(Debug)]
 struct GrantedOrphan {
     turn: u64,
@@ -49,11 +50,12 @@ struct GrantedOrphan {
 /// An open session.
 #[derive(Debug, Default)]
 pub struct SessionState {
-    /// Blocks that this process has given to it, and that it has not said that it took over.
+    /// Blocks that this process has given to the session, and that the session has not said to have taken over.
     given: Vec<GrantedOrphan>,
-    /// The serial of its last hand-over.
+    /// The serial number of the session's last hand-over.
     handed_on: u64,
-    /// The view of its last heartbeat. Before the first heartbeat, no view counts as acknowledged.
+    /// The view by which the session was pinned at its last heartbeat, or when it was opened; 0 if it is restored from
+    /// the store and has sent this process none.
     pub pinned_by: u64,
     /// See [`SessionHeartbeat::has_suspended`].
     pub has_suspended: bool,
@@ -63,26 +65,28 @@ pub struct SessionState {
     transitions: Transitions,
     /// See [`SessionHeartbeat::work`].
     work: SessionWork,
-    /// See [`SessionHeartbeat::pinned_in`]; 0 if this process has not heard the session.
+    /// See [`SessionHeartbeat::pinned_in`]; 0 if the session is restored from the store and has sent this process no
+    /// heartbeat.
     pinned_in: u64,
     /// See [`SessionHeartbeat::frees_in`].
     frees_in: u64,
-    /// The time at which it was last heard, in listened milliseconds; 0 if this process has not heard it.
+    /// The time of the session's last heartbeat, or of its opening, in listened milliseconds; 0 if it is restored from
+    /// the store and has sent this process none.
     pub heard_ms: u64,
-    /// The time at which its process last asked for a piece of a view, by the same clock.
+    /// The time at which the session's process last asked for a piece of a view, by the same clock.
     pub fetched_ms: Option<u64>,
-    /// The connection over which it last reported, if it has.
+    /// The connection of the session's last heartbeat, if there was one.
     pub connection: Option<u64>,
-    /// The time at which it expires, unless it reports over another connection.
+    /// The time at which the session expires because its connection has closed, unless it uses another connection.
     pub gone_at_ms: Option<u64>,
 }
 
 /// The view and the epoch in which a session begins.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionStart {
-    /// The number of the view that pins it.
+    /// The number of the view by which the session is pinned.
     pub view: u64,
-    /// The epoch that pins it.
+    /// The epoch in which the session is pinned.
     pub epoch: u64,
 }
 
@@ -91,14 +95,14 @@ pub struct SessionStart {
 pub struct OrphanTaker {
     /// The session.
     pub client: ClientId,
-    /// The number of its request.
+    /// The number of the session's request.
     pub turn: u64,
 }
 
 /// All sessions.
 #[derive(Debug)]
 pub struct SessionRegistry {
-    /// The next id, and the end of the recorded range.
+    /// The next id, and the end of the stored range.
     next: u32,
     end: u32,
     open: BTreeMap<ClientId, SessionState>,
@@ -107,23 +111,24 @@ pub struct SessionRegistry {
     orphans: BTreeMap<SizeClass, Vec<Orphan>>,
     /// The blocks of all orphans.
     left: BTreeSet<BlockId>,
-    /// Orphaned blocks with objects in use, and the times until which other size classes need not try them. Not stored.
+    /// Orphaned blocks with objects in use, and the times until which they are only given for their own size class. Not
+    /// stored.
     used: BTreeMap<BlockId, u64>,
-    /// By open session: blocks that others were given under its name, and perhaps did not take over. Not stored: a
-    /// master that dies loses these blocks.
+    /// For each open session: blocks that it handed on, that were given to others, and that these perhaps did not take
+    /// over. Not stored: when a master ends, these blocks are lost.
     limbo: BTreeMap<ClientId, Vec<Orphan>>,
-    /// Damage found by all sessions, as far as this process has heard.
+    /// Damage found by all sessions, as far as they have reported it to this process.
     damage: Damage,
-    /// Changes of redundancy by all sessions, as far as this process has heard.
+    /// Changes of redundancy by all sessions, as far as they have reported them to this process.
     transitions: Transitions,
-    /// Counts of the operations of all sessions, as far as this process has heard.
+    /// Counts of the operations of all sessions, as far as they have reported them to this process.
     work: SessionWork,
     /// See [`SessionRegistry::handed_on`].
     handed_on: u64,
 }
 
 impl SessionRegistry {
-    /// Returns a state without sessions, in which ids from `first` on are unused.
+    /// Returns a registry without sessions, in which ids from `first` on are unused.
     pub fn new(first: u32) -> SessionRegistry {
         let first = first.max(1);
         SessionRegistry {
@@ -142,13 +147,13 @@ impl SessionRegistry {
         }
     }
 
-    /// Returns the number of blocks handed on that are not known to be in use, and of sessions that have ended: either
-    /// may bring memory to other sessions.
+    /// Returns a count of events that can bring memory to other sessions: blocks handed on that are not known to be in
+    /// use, and ends of sessions.
     pub fn handed_on(&self) -> u64 {
         self.handed_on
     }
 
-    /// Restores from the store: ids below `end` may be in use.
+    /// Restores from the store that ids below `end` have possibly been assigned.
     pub fn restore_ids(&mut self, end: u32) {
         (self.next, self.end) = (end.max(1), end.max(1));
     }
@@ -179,7 +184,7 @@ impl SessionRegistry {
         self.expired.keys().copied()
     }
 
-    /// Returns the times at which these were last heard.
+    /// Returns the times of the last heartbeats of the expired sessions, in listened milliseconds.
     pub fn expired_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
         self.expired.values().map(|session| session.heard_ms)
     }
@@ -189,12 +194,12 @@ impl SessionRegistry {
         self.open.contains_key(&client)
     }
 
-    /// Returns whether an id has been handed out, perhaps by an earlier process.
+    /// Returns whether an id has been assigned, perhaps by an earlier process.
     pub fn has_been(&self, client: ClientId) -> bool {
         client != ClientId::NOBODY && client.0 < self.next
     }
 
-    /// Returns the first id that has not been handed out.
+    /// Returns the first id that has not been assigned.
     pub fn unused_from(&self) -> ClientId {
         ClientId(self.next)
     }
@@ -204,7 +209,7 @@ impl SessionRegistry {
         self.orphans.values().flatten()
     }
 
-    /// Returns the number of ids used up.
+    /// Returns the number of ids that have been assigned.
     pub fn opened_count(&self) -> u64 {
         u64::from(self.next) - 1
     }
@@ -220,9 +225,9 @@ impl SessionRegistry {
         Some(client)
     }
 
-    /// Returns two epochs; `None` without sessions. No operation of an epoch before the first one runs any more. Every
-    /// object that operations of epochs before the second one had to free is free, or never will be. Expired sessions
-    /// count until they are recovered, since operations of theirs may still be completed.
+    /// Returns two epochs; `None` if there are no sessions. No operation of an epoch before the first one runs any
+    /// more. Every object that operations of epochs before the second one had to free has been freed, or never will be.
+    /// Expired sessions are included until they are recovered, because recovery can still complete their operations.
     pub fn epochs(&self) -> Option<(u64, u64)> {
         let all = self.open.values().chain(self.expired.values());
         let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
@@ -255,7 +260,7 @@ impl SessionRegistry {
         Some(client)
     }
 
-    /// Takes a session's heartbeat. A heartbeat that is older than the last one changes nothing.
+    /// Records a session's heartbeat. Values in it that are older than the known ones change nothing.
     pub fn heartbeat(&mut self, heard_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
         let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
         session.heard_ms = heard_ms;
@@ -303,18 +308,18 @@ impl SessionRegistry {
         self.transitions
     }
 
-    /// Adds damage that a job found.
+    /// Adds damage that a job found to the total.
     pub fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
 
-    /// Gives the sessions that last reported over a closed connection until `gone_at_ms`.
+    /// Sets the time at which sessions expire whose last heartbeat came over a connection that is closed now.
     pub fn connection_closed(&mut self, connection: u64, gone_at_ms: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
     }
 
-    /// Renews the sessions that last reported over a connection: their process fetches a view over it.
+    /// Renews the sessions whose last heartbeat came over a connection, because their process fetches a view over it.
     pub fn fetching(&mut self, heard_ms: u64, connection: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         for session in spoke {
@@ -327,14 +332,14 @@ impl SessionRegistry {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
         self.expired.insert(client, session);
-        // Its recovery finds all blocks that the tables call its own.
+        // The session's recovery finds all blocks whose owner, by the tables, is this session.
         self.limbo.remove(&client);
         writes.push(RecordWrite::Put(MasterRecord::Session { client, expired: true, handed_on }));
         true
     }
 
-    /// Gives an open session a block for objects of a class, or of any class, for which `may_use` holds. A block whose
-    /// owner has expired is not given: the owner's recovery finds it again.
+    /// Gives an open session a block for which `may_use` holds, for objects of one class, or of any class. A block
+    /// whose owner has expired is not given, because the owner's recovery finds it again.
     pub fn take_orphan(
         &mut self,
         taker: OrphanTaker,
@@ -348,7 +353,7 @@ impl SessionRegistry {
         let expired = &self.expired;
         let used = &self.used;
         let is_of_use = |left: &Orphan| class.is_some() || !used.contains_key(&left.block);
-        // For another class, a block that it has just handed on itself is of no use.
+        // A session that takes any class has no use for a block that it has just handed on itself.
         let is_its_own = |left: &Orphan| class.is_none() && left.owner == client;
         let may_use = |left: &Orphan| {
             !expired.contains_key(&left.owner)
@@ -368,15 +373,15 @@ impl SessionRegistry {
         Some(orphan)
     }
 
-    /// Notes the blocks that a session has taken over, each with the number of the request that gave it. This may come
-    /// late: since then the session may have been given the same block once more.
+    /// Records the blocks that a session has taken over, each with the number of the request that gave it. This can
+    /// come late: the session was possibly given the same block once more since then, by a request with another number.
     pub fn note_adopted(&mut self, client: ClientId, blocks: &[(BlockId, u64)]) {
         if let Some(session) = self.open.get_mut(&client) {
             session.given.retain(|given| !blocks.contains(&(given.left.block, given.turn)));
         }
     }
 
-    /// Forgets gifts to other sessions, and blocks in limbo, that are out of date.
+    /// Forgets blocks given to other sessions, and blocks in limbo, if what is known about them is outdated.
     fn forget_grants_to_others(&mut self, client: ClientId, is_outdated: impl Fn(&Orphan) -> bool) {
         let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
@@ -384,14 +389,15 @@ impl SessionRegistry {
         self.limbo.values_mut().for_each(|given| given.retain(|left| !is_outdated(left)));
     }
 
-    /// Forgets that blocks were in use whose time is over: some of their objects may have been freed since.
+    /// Forgets for each block whose time is over that it was in use, because some of its objects have possibly been
+    /// freed.
     pub fn forget_used(&mut self, now_ms: u64) {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Keeps the blocks that an open session hands on. Repeating it changes nothing. Used blocks go only to
-    /// sessions that need objects of their class, until `used_until_ms`. The error says that the session is not open,
-    /// or names the last block that was dropped.
+    /// Keeps the blocks that an open session hands on as orphaned blocks. Repeating this changes nothing. Until
+    /// `used_until_ms`, used blocks are given only to sessions that need objects of the block's class. The error says
+    /// that the session is not open, or names the last block that was dropped.
     pub fn hand_on(
         &mut self,
         hand_over: &HandOver,
@@ -415,7 +421,7 @@ impl SessionRegistry {
             expired: false,
             handed_on: serial,
         }));
-        // These gifts must not be returned once more, should the session expire.
+        // If the session expires later, these blocks must not become orphaned blocks once more.
         let handed_on =
             |given: &GrantedOrphan| orphans.iter().any(|left| left.block == given.left.block);
         let (gone, given): (Vec<GrantedOrphan>, _) =
@@ -447,9 +453,9 @@ impl SessionRegistry {
         dropped.map_or(Ok(()), Err)
     }
 
-    /// Closes a session, and keeps the blocks that it hands on. Repeating it changes nothing, nor does closing an
-    /// expired session. The error says that the id was never used, or names the last block that was dropped; in the
-    /// latter case the session is closed all the same.
+    /// Closes a session, and keeps the blocks that it hands on as orphaned blocks. Repeating this, or closing an
+    /// expired session, changes nothing. The error says that the id was never used, or names the last block that was
+    /// dropped; in the latter case the session is closed nevertheless.
     pub fn close(
         &mut self,
         client: ClientId,
@@ -470,15 +476,15 @@ impl SessionRegistry {
         self.return_given(client, &session.given, said, view, writes);
         for left in self.limbo.remove(&client).unwrap_or_default() {
             if !said(&left) && !self.left.contains(&left.block) {
-                // A block that is dropped is lost room, and no more.
+                // A block that is dropped costs room, but does no other harm.
                 let _dropped = self.keep(client, &left, None, view, writes);
             }
         }
         kept
     }
 
-    /// Gives back the blocks that an ended session was given, except those that it is known to have handed on or taken
-    /// over (`is_known`).
+    /// Makes blocks that an ended session was given orphaned blocks again, except blocks that it is known to have
+    /// handed on or taken over (`is_known`).
     fn return_given(
         &mut self,
         client: ClientId,
@@ -489,19 +495,20 @@ impl SessionRegistry {
     ) {
         for left in given.iter().map(|given| &given.left).filter(|left| !is_known(left)) {
             if self.left.contains(&left.block) || self.expired.contains_key(&left.owner) {
-                // A later report tells what there is. Or the owner's recovery finds what the tables call its own by
-                // then: the owner may have got the block back from the pool, and written there.
+                // If the block is orphaned already, a later hand-over describes it. If its former owner has expired,
+                // that owner's recovery finds the block if the tables name this owner: it possibly got the block back
+                // from the pool and wrote there.
             } else if self.open.contains_key(&left.owner) {
                 self.limbo.entry(left.owner).or_default().push(*left);
             } else {
-                // A block that is dropped is lost room, and no more.
+                // A block that is dropped costs room, but does no other harm.
                 let _dropped = self.keep(client, left, Some(left), view, writes);
             }
         }
     }
 
-    /// Removes a session that had expired and is recovered. `owned` are the blocks that it had taken over on all
-    /// replicas. Gifts that it had not taken over go to other sessions.
+    /// Removes an expired session that is recovered. `owned` are the blocks that it owned on all replicas. Blocks that
+    /// it was given and had not taken over become orphaned blocks again.
     pub fn recovered(
         &mut self,
         client: ClientId,
@@ -513,9 +520,9 @@ impl SessionRegistry {
         let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
-        // Also blocks that the recovery does not hand on, since their headers are unreadable or all their objects were
-        // free. The latter went back to the pool in the course of the recovery: other sessions may have got them from
-        // there, and handed them on, before its end is heard.
+        // This includes blocks that the recovery does not hand on, because their headers are unreadable or all their
+        // objects were free. The latter went back to the pool during the recovery. So before the recovery's end is
+        // reported, other sessions have possibly got them from the pool, and handed them on.
         let own = blocks_owned_by(client, orphans);
         let had: BTreeSet<BlockId> = owned.iter().copied().collect();
         self.forget_grants_to_others(client, |left| {
@@ -524,7 +531,7 @@ impl SessionRegistry {
         let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
         let orphans: Vec<Orphan> = orphans.copied().collect();
         for orphan in &orphans {
-            // A block that is dropped is lost room, and no more.
+            // A block that is dropped costs room, but does no other harm.
             let before = before(&given, orphan);
             let _dropped = self.keep(client, orphan, before, view, writes);
         }
@@ -532,9 +539,9 @@ impl SessionRegistry {
         self.return_given(client, &given, is_owned, view, writes);
     }
 
-    /// Returns whether a session has handed a block on that no other session was given since. The tables still name the
-    /// session, so its recovery finds the block. But the recovery knows less of it than the session has told: where the
-    /// block is new, and whether its free bitmap is complete.
+    /// Returns whether a session has handed on a block that no other session was given since. The tables still name the
+    /// session, so its recovery finds the block. But the session told more about the block than the recovery knows:
+    /// which objects were never allocated, and whether its free bitmap is complete.
     fn is_handed_on(&self, client: ClientId, block: BlockId) -> bool {
         let mut left = self.orphans();
         self.left.contains(&block) && left.any(|left| left.block == block && left.owner == client)
@@ -553,13 +560,14 @@ impl SessionRegistry {
         if region.is_none() || block.block >= view.geometry.blocks_per_region() {
             return Err("no such block");
         }
-        // The message was decoded without a check of the class's value.
+        // Decoding the message did not check the class.
         let class = SizeClass::from_code(class.code()).ok_or("no such size class")?;
         let shape = BlockShape::new(view.geometry.block_bytes, class);
         if first > shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }
-        // The session may have given a block of its own back to the pool, and got it from there again.
+        // A session that hands on a block as its own is allowed to describe it in any state, because it possibly gave
+        // the block back to the pool and got it from there again.
         match before.filter(|before| before.owner == owner && owner != client) {
             Some(before) if class != before.class || first < before.first => {
                 return Err("it was given to the session in another state");
@@ -574,7 +582,8 @@ impl SessionRegistry {
             if owner != client {
                 return Err("it has been handed on already");
             }
-            // A former owner had handed it on, and given it back to the pool since, from where this session got it.
+            // A former owner had handed the block on, then took it back and returned it to the pool, from where this
+            // session got it.
             self.orphans.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
         writes.push(RecordWrite::Put(MasterRecord::Orphan(*orphan)));
@@ -583,12 +592,12 @@ impl SessionRegistry {
     }
 }
 
-/// Returns the blocks that a session hands on as its own.
+/// Returns the blocks that a session hands on and that name it as their owner.
 fn blocks_owned_by(client: ClientId, orphans: &[Orphan]) -> BTreeSet<BlockId> {
     orphans.iter().filter(|left| left.owner == client).map(|left| left.block).collect()
 }
 
-/// Returns the state in which a session was given a block that it hands on.
+/// Returns the state in which a session was given a block that it now hands on, if it was given.
 fn before<'g>(given: &'g [GrantedOrphan], orphan: &Orphan) -> Option<&'g Orphan> {
     given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }

@@ -1,29 +1,29 @@
 //! The settings of a cluster, which an operator chooses once.
 //!
-//! They take effect when the cluster is formed; after that, the view holds the facts. All errors in them are found
-//! before the first memory node joins, and every error names its remedy. The limits here keep the view, which every
-//! session gets, within one control message.
+//! The settings take effect when the cluster is formed; after that, the view holds their values. All errors in them are
+//! found before the first memory node joins, and every error names its remedy. The limits here keep the view, which
+//! every session gets, within one control message.
 //!
-//! The index is sized for a number of keys at a planned load of 70 %: a full pair of buckets refuses a key, and the
-//! fuller the index, the likelier that is.
+//! The index is sized for a number of keys at a planned load of 70 %: an INSERT fails if both buckets of its key are
+//! full, and the fuller the index, the likelier that is.
 
 use fusee_core::data::{Policy, PolicyError};
 use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 
-/// The limit on subtables: more would make the view longer than a control message may be.
+/// The limit on subtables: with more, the view would be longer than a control message is allowed to be.
 pub const MAX_SUBTABLES: u64 = 1 << 17;
-/// The limit on regions, for the same reason. Memory beyond it is left unused.
+/// The limit on regions, for the same reason as [`MAX_SUBTABLES`]. Memory beyond this is left unused.
 pub const MAX_REGIONS: u64 = 1 << 16;
-/// The limit on memory nodes that may join; more would be a mistake.
+/// The limit on memory nodes that join; more would be a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
-/// The longest time that an answer is held back, in milliseconds, however long the lease is: deadlines of calls have to
+/// The longest time for which an answer is held back, in milliseconds, whatever the lease: deadlines of calls have to
 /// exceed it, and clients wait for half a second.
 pub const MAX_HOLD_MS: u64 = 250;
-/// The upper bound on the shortest epoch, in milliseconds, for long leases.
+/// The greatest value of the shortest length of an epoch, in milliseconds, which applies to long leases.
 const MAX_EPOCH_MS: u64 = 10;
 /// The planned load of a subtable, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;
-/// The shortest lease, in milliseconds: answers are held back for a quarter of it.
+/// The shortest lease, in milliseconds: answers are held back for a quarter of the lease, at least 1 ms.
 const MIN_LEASE_MS: u64 = 4;
 
 /// The settings of a cluster.
@@ -31,27 +31,27 @@ const MIN_LEASE_MS: u64 = 4;
 pub struct ClusterSettings {
     /// The number of memory nodes that must have joined before the cluster is formed.
     pub memory_nodes: u32,
-    /// Replicas of every index subtable, the primary included: 1..=5.
+    /// The number of replicas of every index subtable, with the primary: 1..=5.
     pub index_replicas: u8,
-    /// Replicas of every region, the primary included: 1..=5.
+    /// The number of replicas of every region, with the primary: 1..=5.
     pub data_replicas: u8,
     /// The number of keys that the index is sized for.
     pub index_keys: u64,
-    /// Sizes.
+    /// The sizes of regions, blocks and subtables.
     pub geometry: Geometry,
-    /// The times after which silent sessions and memory nodes count as gone.
+    /// The times after which silent sessions and memory nodes count as dead.
     pub lease: LeaseSettings,
-    /// The limit on bytes a second that move between members to even out their shares, or off a drained one. Missing
-    /// replicas are added as fast as possible.
+    /// The limit on bytes per second that move between members to even out their shares, or off a drained member.
+    /// Missing replicas are added as fast as possible.
     pub move_bytes_per_s: u64,
-    /// The limit on bytes a second that are read to find damage in memory that no client reads; 0: none.
+    /// The limit on bytes per second that the scrubber reads; 0 turns it off.
     pub scrub_bytes_per_s: u64,
-    /// The redundancy of written values, and the rules for its changes. Not stored: the leading master's counts, and
-    /// sessions are told when they open.
+    /// The redundancy of written values, and the rules for its changes. Not stored: the leading master's setting is in
+    /// force, and sessions learn it when they open.
     pub redundancy: Policy,
 }
 
-/// The default of [`ClusterSettings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
+/// The default of [`ClusterSettings::move_bytes_per_s`]: a region of 256 MiB takes about half a second.
 pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 
 /// The default of [`ClusterSettings::scrub_bytes_per_s`]: 100 GiB of pools take seven hours.
@@ -62,13 +62,13 @@ pub const DEFAULT_LEASE_MS: u64 = 1_000;
 /// The grace of [`LeaseSettings::default`], in milliseconds.
 pub const DEFAULT_GRACE_MS: u64 = 10;
 
-/// The times after which a silent process counts as gone. No more than detection rests on them: a process that is taken
-/// for gone by mistake loses its session, or its place in the cluster, but nothing goes wrong.
+/// The times after which a silent process counts as dead. Only failure detection depends on them: a living process that
+/// counts as dead by mistake loses its session, or its place in the cluster, but does no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// Milliseconds of silence.
+    /// Milliseconds of silence after which a process counts as dead.
     pub lease_ms: u64,
-    /// Milliseconds since its connection was closed, unless it reports over another one.
+    /// Milliseconds after the end of its connection until a process counts as dead, unless it uses another connection.
     pub grace_ms: u64,
 }
 
@@ -79,12 +79,13 @@ impl Default for LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// Returns the longest time that an answer is held back, so that the asker's silence stays short.
+    /// Returns the longest time in milliseconds for which a heartbeat's answer is held back, so that the next heartbeat
+    /// comes in time.
     pub fn hold_ms(&self) -> u64 {
         (self.lease_ms / 4).clamp(1, MAX_HOLD_MS)
     }
 
-    /// Returns the length of the shortest epoch, which keeps the messages about epochs few.
+    /// Returns the shortest length of an epoch in milliseconds, which limits the number of messages about epochs.
     pub fn epoch_ms(&self) -> u64 {
         (self.lease_ms / 100).min(MAX_EPOCH_MS)
     }
@@ -107,7 +108,7 @@ pub enum SettingsError {
         /// Its value.
         replicas: u8,
     },
-    /// There are more replicas than memory nodes, and no two replicas lie on one.
+    /// There are more replicas than memory nodes, and no two replicas of one subtable or region lie on one node.
     #[error(
         "{setting} is {replicas}, but memory_nodes is {memory_nodes}, and every replica needs a memory \
          node of its own; raise memory_nodes, or lower {setting}"
@@ -117,7 +118,7 @@ pub enum SettingsError {
         setting: &'static str,
         /// Its value.
         replicas: u8,
-        /// The memory nodes.
+        /// The number of memory nodes.
         memory_nodes: u32,
     },
     /// The sizes contradict each other.
@@ -129,7 +130,7 @@ pub enum SettingsError {
         /// The setting.
         lease_ms: u64,
     },
-    /// The pace is 0: no replica would ever move.
+    /// The rate is 0, so no replica would ever move.
     #[error("move_bytes_per_s is 0; it must be at least 1")]
     Pace,
     /// The rules for redundancy are invalid.
@@ -180,15 +181,16 @@ impl ClusterSettings {
         Ok(())
     }
 
-    /// Takes over the settings that a running master may change: paces, from the next step on, and redundancy, for
-    /// sessions that open from now on. The others belong to the cluster, or sessions rely on them.
+    /// Adopts those of the new settings that a running master is allowed to change: rates, from the next move or job
+    /// on, and redundancy, for sessions that open from now on. The other settings belong to the cluster, or sessions
+    /// depend on them.
     pub fn adjust(&mut self, new: &ClusterSettings) {
         self.move_bytes_per_s = new.move_bytes_per_s;
         self.scrub_bytes_per_s = new.scrub_bytes_per_s;
         self.redundancy = new.redundancy;
     }
 
-    /// Returns the number of subtables: the power of two that holds the keys at the planned load.
+    /// Returns the number of subtables: the smallest power of two that holds the keys at the planned load.
     pub fn subtables(&self) -> u64 {
         let keys_per_subtable = self.geometry.subtable_slots() * PLANNED_LOAD_PERCENT / 100;
         let subtables = self.index_keys.div_ceil(keys_per_subtable.max(1)).max(1);

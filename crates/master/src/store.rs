@@ -1,17 +1,18 @@
 //! The durable records of the master: a map from [`MasterRecord::key`] to records.
 //!
 //! The store is one redb file, `master.redb` in the data directory. Transactions are atomic, and durable when they
-//! return. The file is locked, so that two masters never go on from one state. Values are postcard bytes with a
-//! checksum ([`entry_format`]). The key `format` holds the number of this layout; a file with another number is left
-//! alone.
+//! return. The file is locked, so that two masters never continue from one state. Values are postcard bytes with a
+//! checksum ([`entry_format`]). The key `format` holds the number of this format; a file with another number is refused
+//! and stays unchanged.
 //!
-//! *Damage.* A store is used exactly as it was written, or not at all. Every page is checked when the file is opened,
-//! first in an image of it, so that a refused file stays as it was found. One kind of damage escapes such checks: redb
-//! keeps the last two commits, and if the last one is damaged, it goes back to the one before, as if a crash had cut
-//! the last one off. So each change is committed twice ([`MasterStore::settle`]): then both commits hold the same.
+//! *Damage.* A store is used exactly as it was written, or not at all. When the file is opened, every page is checked,
+//! first in an image of the file, so that a refused file stays as it was found. One kind of damage escapes these
+//! checks: redb keeps the last two commits, and if the last one is damaged, redb goes back to the one before, as if a
+//! crash had interrupted the last one. So each change is committed twice ([`MasterStore::settle`]): then both commits
+//! hold the same.
 //!
 //! Embedded clusters, which end with their process, use [`MasterStore::memory`]. Several masters that elect a leader
-//! keep their records elsewhere ([`RemoteStore`]), under the same keys and in the same bytes.
+//! keep their records in another store ([`RemoteStore`]), under the same keys and in the same bytes.
 
 pub mod address;
 pub mod entry_format;
@@ -40,10 +41,10 @@ use crate::record::{DESTROYED, MasterRecord, RecordWrite};
 pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
-/// The number of records that one change removes, where there are many.
+/// The limit on records that one write removes when the store is cleared.
 const TOGETHER: usize = 64;
-/// The shortest time for which a change is in one commit only. A change of the view takes a few writes, one soon after
-/// the other, which do not wait for second commits.
+/// The shortest time after which a change is committed a second time. A change of the view takes a few writes, one soon
+/// after the other; these do not wait for second commits.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 type StoreEntries = BTreeMap<String, Vec<u8>>;
@@ -61,7 +62,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is damaged, or no store.
+    /// The file is damaged, or not a master's store.
     #[error(
         "{} is damaged, or no store of a FUSEE master ({cause}); restore it from a copy, or choose \
          another data_dir: over an empty one the master waits for `fusee form`",
@@ -107,7 +108,7 @@ pub enum StoreError {
         /// The operating system's message.
         cause: String,
     },
-    /// Another master leads, or is about to: this one must not decide any more.
+    /// Another master leads, or is about to, so this master must not decide any more.
     #[error("{store}: this master does not lead any more ({cause})")]
     Deposed {
         /// The store.
@@ -115,7 +116,7 @@ pub enum StoreError {
         /// The observation that shows it.
         cause: String,
     },
-    /// A shared store does not answer, or refuses. A later attempt may succeed.
+    /// A shared store does not answer, or refuses a request. A later attempt can succeed.
     #[error("{store} does not do as it is asked: {cause}")]
     Remote {
         /// The store.
@@ -123,7 +124,7 @@ pub enum StoreError {
         /// The store's message.
         cause: String,
     },
-    /// A shared store holds foreign or incomplete contents.
+    /// The contents of a shared store are incomplete, or of another program or version.
     #[error("{store} cannot be used: {cause}")]
     Unusable {
         /// The store.
@@ -135,8 +136,8 @@ pub enum StoreError {
 
 /// Records outside of this process, in a store that several masters share.
 ///
-/// A value of this type is a term of office: it is made for the master that has been elected, and a write that comes
-/// after another master's election changes nothing and fails with [`StoreError::Deposed`].
+/// A value of this type belongs to one term: it is made for the master that has been elected. A write after another
+/// master's election changes nothing and fails with [`StoreError::Deposed`].
 pub trait RemoteStore: std::fmt::Debug + Send {
     /// Returns the store's name for operators.
     fn name(&self) -> String;
@@ -144,15 +145,15 @@ pub trait RemoteStore: std::fmt::Debug + Send {
     /// Returns all records, by their keys.
     fn read(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError>;
 
-    /// Puts and removes (`None`) entries, all or none. They are durable when this returns.
+    /// Puts and removes (`None`) entries; either all changes take effect, or none. They are durable when this returns.
     fn write(&mut self, entries: Vec<(String, Option<Vec<u8>>)>) -> Result<(), StoreError>;
 
-    /// Returns whether this master still leads, as far as its own clock can tell. This does not keep a deposed master
-    /// from writing; it keeps it from giving outdated answers.
+    /// Returns whether this master still leads, as far as its own clock can tell. A master that does not lead any more
+    /// but finds `true` here still cannot write; this function keeps it from giving outdated answers.
     fn holds(&self) -> bool;
 }
 
-/// Durable records.
+/// The durable records of a master.
 #[derive(Debug)]
 pub struct MasterStore {
     kept: StoreBackend,
@@ -170,11 +171,11 @@ struct StoreFile {
     path: PathBuf,
     database: Database,
     contents: StoreContents,
-    /// The time of the first write that is in one commit only.
+    /// The time of the earliest write that has been committed only once.
     unsettled: Option<Duration>,
 }
 
-/// Makes a file private that was restored from a copy with other permissions.
+/// Makes a file private, in case it was restored from a copy with other permissions.
 fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
     if file.metadata()?.permissions().mode() & 0o077 == 0 {
         return Ok(());
@@ -195,13 +196,13 @@ impl MasterStore {
         MasterStore { kept: StoreBackend::Memory(BTreeMap::new()) }
     }
 
-    /// Returns a store outside of this process, for one term of office.
+    /// Returns a store outside of this process, for one term.
     pub fn remote(remote: Box<dyn RemoteStore>) -> Result<MasterStore, StoreError> {
         let (_, contents) = check(&remote.name(), &remote.read()?)?;
         Ok(MasterStore { kept: StoreBackend::Remote { remote, contents } })
     }
 
-    /// Returns whether this master may still decide; see [`RemoteStore::holds`].
+    /// Returns whether this master is still allowed to decide; see [`RemoteStore::holds`].
     pub fn holds(&self) -> bool {
         match &self.kept {
             StoreBackend::Remote { remote, .. } => remote.holds(),
@@ -218,7 +219,7 @@ impl MasterStore {
         }
     }
 
-    /// Opens the store in a directory, or makes both, readable by this user only.
+    /// Opens the store in a directory. Creates directory and store if they do not exist, readable only by this user.
     pub fn open(dir: &Path) -> Result<MasterStore, StoreError> {
         let path = dir.join(FILE_NAME);
         let io = |path: &Path, error: std::io::Error| StoreError::Io {
@@ -230,7 +231,7 @@ impl MasterStore {
         let mut directory = DirBuilder::new();
         directory.recursive(true).mode(0o700);
         directory.create(dir).map_err(|error| io(dir, error))?;
-        // The database accepts an empty file as a new one.
+        // redb accepts an empty file as a new database.
         let mut private = File::options();
         private.read(true).write(true).create(true).truncate(false).mode(0o600);
         let open = || {
@@ -238,7 +239,7 @@ impl MasterStore {
             keep_private(&path, &file).map_err(|error| io(&path, error))?;
             FileBackend::new(file).map_err(|error| failed(&path, error))
         };
-        // First, a check that changes nothing.
+        // The first check changes nothing in the file.
         let image = open_database(&path, StoreImage::new(open()?))?;
         let (_, contents) = check_file(&path, &image)?;
         drop(image);
@@ -250,7 +251,7 @@ impl MasterStore {
         Ok(MasterStore { kept: StoreBackend::File(file) })
     }
 
-    /// Returns the records in the bytes of a store's file, read as [`MasterStore::open`] would.
+    /// Returns the records in the bytes of a store's file, as [`MasterStore::open`] would read them.
     pub fn read_image(bytes: &[u8]) -> Result<Vec<MasterRecord>, StoreError> {
         let path = Path::new("the image of a store");
         let memory = image::in_memory(bytes).map_err(|error| failed(path, error))?;
@@ -267,8 +268,8 @@ impl MasterStore {
         Ok(records)
     }
 
-    /// Removes all records but those of destroyed clusters, in several writes: a shared store limits the changes in
-    /// one.
+    /// Removes all records but those of destroyed clusters. This takes several writes, because a shared store limits
+    /// the changes in one write.
     pub fn clear(&mut self) -> Result<(), StoreError> {
         let keys: Vec<String> = match &self.kept {
             StoreBackend::Memory(records) => records.keys().cloned().collect(),
@@ -281,7 +282,7 @@ impl MasterStore {
         writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
 
-    /// Applies changes, all or none. They are durable when this returns.
+    /// Applies all changes, or none. They are durable when this returns.
     pub fn persist(&mut self, writes: Vec<RecordWrite>) -> Result<(), StoreError> {
         match &mut self.kept {
             StoreBackend::Memory(kept) => {
@@ -303,9 +304,9 @@ impl MasterStore {
         }
     }
 
-    /// Commits once more the changes that have been in one commit only for some time; call it now and then. The
-    /// contents stay the same. But redb goes back to its last commit but one if the last one is damaged and the file
-    /// was not closed, and that commit must also hold all that other processes may have been told.
+    /// Commits those changes once more that were committed only once, some time ago; to be called regularly. The
+    /// contents stay the same. But if the last commit is damaged and the file was not closed, redb goes back to the
+    /// commit before. So that commit must also hold everything that other processes possibly know.
     pub fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.kept {
             StoreBackend::File(file)
@@ -340,7 +341,7 @@ impl StoreFile {
     }
 }
 
-/// Writes entries together with the list of contents, which stays as it was if the write fails.
+/// Writes entries together with the list of contents. If the write fails, the list stays as it was.
 fn with_contents(
     contents: &mut StoreContents,
     mut entries: BTreeMap<String, Option<Vec<u8>>>,
@@ -374,7 +375,7 @@ fn damaged(store: &str, StoreEntryError { record, cause }: StoreEntryError) -> S
     StoreError::DamagedRecord { store: store.into(), record, cause }
 }
 
-/// Decodes all records of a database, which is of this program or empty.
+/// Decodes all records of a database, which must be empty or have this program's format.
 fn check_file(
     path: &Path,
     database: &Database,
@@ -406,7 +407,7 @@ fn open_database(path: &Path, backend: impl StorageBackend) -> Result<Database, 
     })
 }
 
-/// Returns the key that a change concerns, and its new bytes.
+/// Returns the key that a change concerns, and the new bytes; `None` if the record is removed.
 fn entry(change: RecordWrite) -> (String, Option<Vec<u8>>) {
     match change {
         RecordWrite::Put(record) => {

@@ -1,7 +1,7 @@
-//! Views that are too long for one message, and are told in pieces ([`view_pieces`]).
+//! Views that are too long for one message, and are sent in pieces ([`view_pieces`]).
 //!
-//! The last two views that were asked for stay encoded, so that a process that fetches one can go on while the next is
-//! in force. This takes twice the length of a view, however many processes ask.
+//! The last two views that processes asked for stay encoded, so that a process that is fetching one can go on when the
+//! next one is in force. This takes twice the memory of an encoded view, however many processes ask.
 
 use std::collections::VecDeque;
 
@@ -12,19 +12,19 @@ use fusee_core::view::View;
 /// The number of encoded views that are kept.
 const KEPT: usize = 2;
 
-/// Encoded views.
+/// The encoded views that are kept.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedViews {
-    /// By their numbers, the newest last.
+    /// The encoded views with their numbers, the newest last.
     written: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl EncodedViews {
-    /// Returns a piece of the view of this number; or the first piece of the newest view, if that one is not kept.
-    /// `None` without a view.
+    /// Returns a piece of the view of this number, or the first piece of the newest view if the former is not kept.
+    /// `None` if there is no view.
     pub fn piece(&mut self, newest: Option<&View>, number: u64, from: u64) -> Option<MasterReply> {
         let newest = newest?;
-        // A larger number is of another cluster, which was destroyed.
+        // A view with a larger number belongs to another cluster, which was destroyed.
         self.written.retain(|(written, _)| *written <= newest.number);
         if number == newest.number || !self.written.iter().any(|(written, _)| *written == number) {
             return Some(self.of_newest(newest, if number == newest.number { from } else { 0 }));
@@ -44,7 +44,7 @@ impl EncodedViews {
         view_pieces::piece(*number, written, from)
     }
 
-    /// Forgets all views: there is no cluster any more.
+    /// Forgets all views, because the cluster was destroyed.
     pub fn clear(&mut self) {
         self.written.clear();
     }

@@ -26,9 +26,9 @@ pub(super) struct ClusterFacts {
     pub sessions: SessionRegistry,
     /// Members that have failed and are still in the view.
     pub failed: FailedMembers,
-    /// Nodes without room for a subtable (`false`) or a region (`true`), as far as they have reported.
-    pub full: BTreeSet<(MnId, bool)>,
     /// Nodes that have reported that they have no room for a subtable (`false`) or a region (`true`).
+    pub full: BTreeSet<(MnId, bool)>,
+    /// The problem that the status shows.
     pub problem: Option<String>,
     /// This master is about to end: see [`MasterLogic::finish`](super::MasterLogic::finish).
     pub finishes: bool,

@@ -124,9 +124,9 @@ impl MemoryShortage {
 /// The answer to a session that is short of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryCall {
-    /// It has to wait for the end of this call.
-    Waits { call: u64 },
     /// The session has to wait for the end of this call.
+    Waits { call: u64 },
+    /// The call for which the session has waited has ended.
     Ended,
     /// The call for which the session has waited has ended, and was in vain.
     InVain,

@@ -1,4 +1,4 @@
-//! Gifts, beside recoveries that end late.
+//! Tests of given blocks while a recovery is reported late.
 
 use fusee_core::data::Region;
 use fusee_core::race::HashKey;
@@ -34,8 +34,8 @@ fn orphan_of(owner: ClientId) -> Orphan {
     }
 }
 
-/// A session that has died, one that has got the dead one's block from the pool since, and two that take blocks. A job
-/// that recovers several clients frees blocks long before it ends.
+/// A session that has died, one that got the dead session's block from the pool since then, and two that take orphaned
+/// blocks. (A job that recovers several clients frees blocks long before it ends.)
 struct LateRecovery {
     sessions: SessionRegistry,
     died: ClientId,

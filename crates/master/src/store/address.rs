@@ -1,7 +1,7 @@
 //! Addresses of stores that several masters share: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
 //!
-//! The hosts are members of one etcd cluster; the port may be left out (2379). The prefix begins all keys, so that
-//! several FUSEE clusters can share one etcd; it may be left out, too (`fusee`). This module only parses the text,
+//! The hosts are members of one etcd cluster; without a port, 2379 is used. All keys begin with the prefix, so that
+//! several FUSEE clusters can share one etcd; without a prefix, `fusee` is used. This module only parses the text,
 //! whether or not the program can use etcd.
 
 use std::fmt;
@@ -18,14 +18,14 @@ pub struct StoreAddress {
     pub endpoints: Vec<String>,
     /// The beginning of all keys, without a slash at either end.
     pub prefix: String,
-    /// The files for TLS, if the store is reached over it.
+    /// The files for TLS, if the store is reached over TLS.
     pub tls: Option<StoreTls>,
 }
 
-/// The files by which a shared store is reached over TLS. They are read again after they have changed.
+/// The files for reaching a shared store over TLS. They are read again when they have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTls {
-    /// The certificate authorities that sign the certificates of its members.
+    /// The certificate authorities that sign the certificates of the store's members.
     pub ca: PathBuf,
     /// The certificate and key of this master, if the store demands them.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -34,7 +34,7 @@ pub struct StoreTls {
 /// Errors of the settings of a shared store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreAddressError {
-    /// The address is of another kind of store.
+    /// The address names another kind of store.
     #[error(
         "`{text}` is no store; write it like etcd://10.0.0.5:2379,10.0.0.6:2379/fusee, or leave \
          it out to keep the state in data_dir"
@@ -71,7 +71,7 @@ pub enum StoreAddressError {
         /// The address.
         text: String,
     },
-    /// Files for TLS are named in a combination that makes no sense.
+    /// Files for TLS are named in an invalid combination.
     #[error(
         "store_cert and store_key belong together, and to store_ca; and all of them to a store that several masters \
          share"
@@ -121,10 +121,10 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Returns host and port; the port may be missing in the text.
+/// Returns host and port. Without a port in the text, returns the default port.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
-        // In an address in brackets, the last colon may be inside them.
+        // In an address in brackets, the last colon can be inside of the brackets.
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
         _ => (text, DEFAULT_PORT),
     };

@@ -7,9 +7,10 @@
 //! others       a record in postcard bytes   | crc 4 |
 //! ```
 //!
-//! Numbers are little-endian. Each CRC-32C covers the value before it and the key: it shows a record that differs from
-//! what was written, or that stands under another record's key. `contents` holds the number of records and the sum of
-//! their CRCs. It is written together with the records, and shows a record that is missing, or that came back.
+//! Numbers are little-endian. Each CRC-32C covers the value before it and the key, so it reveals a record that differs
+//! from what was written, or that is stored under another record's key. `contents` holds the number of records and the
+//! sum of their CRCs. It is written together with the records, so it reveals a record that is missing, or that is an
+//! older version.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,13 @@ use fusee_core::layout::crc32c;
 
 use crate::record::MasterRecord;
 
-/// The key of the format's name.
+/// The key of the entry with the format's name.
 pub const FORMAT_KEY: &str = "format";
 /// The key of [`StoreContents`].
 pub const CONTENTS_KEY: &str = "contents";
-/// The name of this layout. Since number 7, records have checksums.
+/// The name of this format. Since number 7, records have checksums.
 pub const FORMAT: &str = "fusee-master 11";
-/// The prefix of the names of all layouts, also of those without checksums.
+/// The prefix of the names of all formats, also of those without checksums.
 const FORMATS: &str = "fusee-master ";
 
 const CRC_BYTES: usize = 4;
@@ -56,14 +57,14 @@ fn crc(key: &str, value: &[u8]) -> u32 {
     crc32c(&[value, key.as_bytes()].concat())
 }
 
-/// Returns the stored bytes of a value under a key.
+/// Returns the bytes to store for a value under a key: the value and its checksum.
 pub fn seal(key: &str, mut value: Vec<u8>) -> Vec<u8> {
     let crc = crc(key, &value);
     value.extend(crc.to_le_bytes());
     value
 }
 
-/// Returns the value in the stored bytes of a key, and its checksum.
+/// Returns the value in the stored bytes of a key, and its checksum; an error if they do not match.
 pub fn unseal<'a>(key: &str, bytes: &'a [u8]) -> Result<(&'a [u8], u32), StoreEntryError> {
     let Some((value, stored)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(StoreEntryError::new(key, format!("it has {} bytes", bytes.len())));
@@ -82,7 +83,7 @@ pub fn format() -> Vec<u8> {
     seal(FORMAT_KEY, FORMAT.into())
 }
 
-/// Reads the bytes that [`format()`] returns, or those of an earlier version, which stored the name alone.
+/// Reads the bytes that [`format()`] returns, or those of an earlier version, which stored only the name.
 pub fn read_format(bytes: &[u8]) -> Result<StoreFormat, StoreEntryError> {
     let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|c| c.is_ascii_digit());
     let is_name = |name: &&str| name.strip_prefix(FORMATS).is_some_and(is_number);
@@ -95,7 +96,7 @@ pub fn read_format(bytes: &[u8]) -> Result<StoreFormat, StoreEntryError> {
     }
 }
 
-/// Returns a record's key and its stored bytes.
+/// Returns a record's key and the bytes to store.
 pub fn encode(record: &MasterRecord) -> (String, Vec<u8>) {
     let key = record.key();
     let value = postcard::to_stdvec(record).expect("records are plain data");
@@ -146,7 +147,7 @@ pub fn decode_all(
     Ok((records, contents))
 }
 
-/// Returns whether a key is the store's own, and no record's.
+/// Returns whether a key belongs to the store itself, not to a record.
 pub fn is_own(key: &str) -> bool {
     key == FORMAT_KEY || key == CONTENTS_KEY
 }
@@ -168,7 +169,7 @@ impl StoreContents {
         [(self.crcs.len() as u64).to_le_bytes(), self.sum.to_le_bytes()].concat()
     }
 
-    /// Notes the checksum of a record, or its removal; returns the one before.
+    /// Sets or removes the checksum of a record; returns the previous checksum.
     pub fn set(&mut self, key: &str, crc: Option<u32>) -> Option<u32> {
         let before = match crc {
             Some(crc) => self.crcs.insert(key.into(), crc),

@@ -7,18 +7,17 @@
 //! PREFIX/record/KEY       a record, with its checksum, as in a file
 //! ```
 //!
-//! *The guard.* Every write is one transaction with two conditions. The candidate's key exists with
-//! the revision of its creation, so it still leads: once its lease has run out, etcd removes the
-//! key before another master can be elected. And `written` has the value of this term's last write.
+//! *Conditions.* Every write is one transaction with two conditions. First, the candidate's key exists with the
+//! revision of its creation, so the candidate still leads: when its lease has run out, etcd removes the key before
+//! another master can be elected. Second, `written` has the value of this term's last write.
 //!
-//! *Lost answers.* A transaction without an answer is sent again until the tenure has ended. The
-//! second condition makes that safe: a copy that arrives late finds `written` changed, so no write
-//! happens twice, and no old value replaces a new one. If the first copy did arrive, the second one
-//! fails, and reads that `written` already has the value that it would set.
+//! *Lost answers.* A transaction without an answer is sent again until the lease has ended. The second condition makes
+//! that safe: a copy that arrives late finds that `written` has changed, so no write happens twice, and no old value
+//! replaces a new one. If the first copy did arrive, the second one fails; it then reads that `written` already has the
+//! value that it would set.
 //!
-//! *Limits.* etcd takes 128 operations in a transaction, so larger writes are nested. By default it
-//! takes requests of up to 1.5 MiB (`--max-request-bytes`); a view of some 50,000 subtables would need
-//! as much.
+//! *Limits.* etcd takes 128 operations in a transaction, so larger writes are nested. By default it takes requests of
+//! up to 1.5 MiB (`--max-request-bytes`), which a view of some 50,000 subtables would reach.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,36 +42,36 @@ mod messages;
 
 pub(crate) use self::client::EtcdError;
 
-/// The longest wait for one answer.
+/// The longest wait for one answer of etcd.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(1);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The limit on operations at one level of a transaction; etcd counts all levels that lead to one,
-/// up to 128.
+/// The limit on operations at one level of a transaction. etcd adds up the operations at all levels on the path to one,
+/// and allows 128.
 const OPERATIONS: usize = 60;
-/// The number of records that are read at a time.
+/// The number of records that one request reads.
 const PAGE: i64 = 256;
 
-/// A connection to etcd, made when it is needed, and again after it broke.
+/// A connection to etcd, which is made when it is needed, and again after it has broken.
 #[derive(Clone)]
 pub(crate) struct Etcd {
     pub client: EtcdClient,
     pub address: StoreAddress,
 }
 
-/// A candidate's key.
+/// A candidate's key in the election.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
     pub key: String,
-    /// The revision of its creation; no other key ever has it.
+    /// The revision at which the key was created; no other key ever has this revision.
     pub created: i64,
     /// The address of the candidate.
     pub addr: String,
 }
 
 impl Etcd {
-    /// Makes the connection, without contacting etcd yet. It is async only because it must be
-    /// called on a runtime.
+    /// Makes the connection, without contacting etcd yet. The function is async only because it has to be called on a
+    /// runtime.
     pub async fn new(address: StoreAddress) -> Result<Etcd, EtcdError> {
         Ok(Etcd { client: EtcdClient::new(&address)?, address })
     }
@@ -90,7 +89,7 @@ impl Etcd {
         self.range(RangeRequest { key: key.into_bytes(), ..RangeRequest::default() }).await
     }
 
-    /// Enters the election under a lease; may be repeated. Returns the candidate's key.
+    /// Enters the election under a lease. Returns the candidate's key. Repeating this changes nothing.
     pub async fn enter(&self, lease: i64, addr: &str) -> Result<String, StoreError> {
         let key = self.key(&format!("election/{lease:016x}"));
         let new = Compare::equal(key.clone(), CompareOperand::CreateRevision(0));
@@ -121,7 +120,7 @@ impl Etcd {
         Ok((candidates.collect(), revision))
     }
 
-    /// Waits for an answer for a limited time.
+    /// Waits for an answer, at most for [`ATTEMPT`].
     pub async fn bounded<T>(
         &self,
         answer: impl Future<Output = Result<T, EtcdError>>,
@@ -145,7 +144,7 @@ impl Etcd {
         StoreError::Deposed { store: self.address.to_string(), cause: cause.into() }
     }
 
-    /// Refuses a prefix that another program or version uses; returns whether it is empty.
+    /// Refuses a prefix that another program or version uses; returns whether the prefix has no keys yet.
     async fn check_format(&self) -> Result<bool, StoreError> {
         let found = self.get(self.key("format")).await?;
         if let Some(kv) = found.kvs.first() {
@@ -161,8 +160,7 @@ impl Etcd {
                 ))),
             };
         }
-        // Candidates come and go before there is a format, so only keys before and behind theirs
-        // are counted.
+        // Candidates come and go before there is a format, so only keys before and behind their keys are counted.
         let candidates = self.key("election/");
         let around = [
             (self.key("").into_bytes(), candidates.clone().into_bytes()),
@@ -193,7 +191,7 @@ impl Etcd {
             };
             let page = self.range(request).await?;
             if revision == 0 {
-                // All pages are read as of one revision.
+                // All pages are read at one revision.
                 revision = page.header.map_or(0, |header| header.revision);
             }
             for kv in page.kvs {
@@ -210,7 +208,7 @@ impl Etcd {
     }
 }
 
-/// A term of office: the right to write.
+/// A term: the right of one elected master to write.
 pub(crate) struct LeaderTerm {
     etcd: Etcd,
     handle: Handle,
@@ -218,7 +216,7 @@ pub(crate) struct LeaderTerm {
     tenure: Arc<LeaseValidity>,
     /// The number of writes so far.
     writes: u64,
-    /// Dropped with the term; that tells the candidate that the logic has ended.
+    /// Dropped with the term, which tells the candidate that the logic has ended.
     _over: oneshot::Sender<()>,
 }
 
@@ -242,8 +240,8 @@ impl LeaderTerm {
         let written = term.etcd.key("written");
         let before = term.etcd.get(written.clone()).await?;
         let before = before.kvs.first().map_or(0, |kv| kv.mod_revision);
-        // Only once, for the same reason as every other write: a late copy would set `written`
-        // back, and late copies of the term's first writes would find what they expect.
+        // This transaction takes effect only once, for the same reason as every other write: a late copy would set
+        // `written` back, and then late copies of the term's first writes would find the value that they expect.
         let once = Compare::equal(written.clone(), CompareOperand::ModRevision(before));
         let mut success = vec![RequestOp::put(written, term.written(0))];
         if is_new {
@@ -255,7 +253,7 @@ impl LeaderTerm {
         if begun.succeeded { Ok(term) } else { Err(term.etcd.deposed("its lease has run out")) }
     }
 
-    /// Returns the value of `written` after so many writes.
+    /// Returns the value of `written` after this number of writes.
     fn written(&self, writes: u64) -> String {
         format!("{}/{writes}", self.candidacy.created)
     }
@@ -286,8 +284,7 @@ impl LeaderTerm {
         TxnRequest { compare: vec![self.leads(), in_order], success, failure: look }
     }
 
-    /// Returns whether an earlier copy of a transaction was carried out, from the answers to a copy
-    /// that was not.
+    /// Returns whether an earlier copy of a transaction took effect, from the answers to a copy that did not.
     fn is_done(&self, answers: &[ResponseOp]) -> bool {
         let [ResponseOp { range: Some(leader) }, ResponseOp { range: Some(written) }] = answers
         else {
@@ -318,7 +315,8 @@ impl LeaderTerm {
                 Ok(Err(error)) => cause = error.to_string(),
                 Err(_) => cause = "no answer in time".into(),
             }
-            // The lease may be renewed while writes fail, for example for want of room.
+            // The lease can be renewed while writes fail, for example when etcd has no room, so the wait has a bound of
+            // its own.
             if LeaseValidity::now().saturating_sub(begun) > self.tenure.lease() {
                 return Err(self.etcd.failed(cause));
             }

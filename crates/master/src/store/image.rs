@@ -1,8 +1,9 @@
 //! An image of a store's file, for a check that changes nothing.
 //!
-//! Opening a database may repair it, and then a refused file would differ from the one that was found. So the file is
-//! first opened as an *image* in memory, with all checks of redb and of this store. The file is locked meanwhile: so no
-//! process writes to it, and another master is noticed before an unfinished write of its own is taken for damage.
+//! Opening a database sometimes repairs it, and then a refused file would differ from the file that was found. So the
+//! file is first opened as an *image* in memory, with all checks of redb and of this store. The file is locked
+//! meanwhile, so no other process writes to it. The lock also shows that another master runs, before its unfinished
+//! write would look like damage.
 
 use std::io;
 use std::ops::Bound;
@@ -11,7 +12,7 @@ use std::sync::OnceLock;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
-/// The file's locks, and a copy of its bytes.
+/// The file, which is only locked and read, and a copy of its bytes.
 #[derive(Debug)]
 pub(super) struct StoreImage {
     file: FileBackend,
@@ -23,7 +24,7 @@ impl StoreImage {
         StoreImage { file, copy: OnceLock::new() }
     }
 
-    /// Returns the copy, which is made at the first access: redb has locked the file by then.
+    /// Returns the copy of the file, which is made at the first access, when redb has locked the file.
     fn copy(&self) -> io::Result<&InMemoryBackend> {
         if let Some(copy) = self.copy.get() {
             return Ok(copy);

@@ -1,7 +1,7 @@
 //! The calls of etcd that the store and the election use, over gRPC.
 //!
-//! No call is bounded in time, and none is repeated: callers know how long an answer is worth
-//! waiting for, and which calls may be repeated.
+//! No call has a time limit, and none is repeated: callers know how long an answer is worth waiting for, and which
+//! calls can be repeated safely.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::ATTEMPT;
 use super::messages::*;
 use crate::store::address::{StoreAddress, StoreTls};
 
-/// The size of the longest answer: a page of records, one of which is the view.
+/// The limit on an answer in bytes: a page of records, one of which is the view.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Reasons why there is no answer.
@@ -29,7 +29,7 @@ pub(crate) enum EtcdError {
     Tls(#[from] TlsError),
     #[error("no connection to etcd: {}", causes(.0))]
     Transport(#[from] tonic::transport::Error),
-    /// A refusal of etcd, or a failure of the connection in gRPC's words.
+    /// etcd refused the call, or the connection failed; the text is gRPC's.
     #[error("gRPC: {0}")]
     Status(#[from] Status),
     #[error("the lease is gone")]
@@ -39,8 +39,8 @@ pub(crate) enum EtcdError {
 }
 
 impl EtcdError {
-    /// Returns whether etcd would refuse the request however often it is sent. Of refusals for want
-    /// of room, only those for the request's own size count.
+    /// Returns whether etcd would refuse the request however often it is sent. A refusal for want of room is such only
+    /// if the request itself is too large.
     pub fn is_hopeless(&self) -> bool {
         let EtcdError::Status(status) = self else { return false };
         match status.code() {
@@ -51,22 +51,22 @@ impl EtcdError {
     }
 }
 
-/// Returns an error of tonic with its causes, without which its own text says nothing.
+/// Returns the text of a tonic error with its causes, because its own text alone says nothing.
 fn causes(error: &tonic::transport::Error) -> String {
     let below = std::iter::successors(std::error::Error::source(error), |error| error.source());
     below.fold(error.to_string(), |text, error| format!("{text}: {error}"))
 }
 
-/// Connections to the members of an etcd cluster, each made when it is needed, and again after it
-/// broke. Copies share them.
+/// Connections to the members of an etcd cluster. Each connection is made when it is needed, and again after it has
+/// broken. Clones share the connections.
 #[derive(Clone)]
 pub(crate) struct EtcdClient {
-    /// Replaced when the files for TLS have changed; calls under way end on the old ones.
+    /// Replaced when the files for TLS have changed; calls under way end on the old connections.
     connections: Arc<ReloadedValue<Grpc<Channel>, EtcdError>>,
 }
 
 impl EtcdClient {
-    /// Makes the client, without contacting etcd yet; must be called on a runtime.
+    /// Makes the client, without contacting etcd yet. Has to be called on a runtime.
     pub fn new(address: &StoreAddress) -> Result<EtcdClient, EtcdError> {
         let files = match &address.tls {
             None => Vec::new(),
@@ -92,7 +92,7 @@ impl EtcdClient {
         self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s }).await
     }
 
-    /// Renews a lease, on a stream of its own: remainders of a broken connection do not matter.
+    /// Renews a lease, on a new stream, so that remainders of a broken connection do not matter.
     pub async fn keep_alive(&self, id: i64) -> Result<(), EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let mut stream = self.stream(path, LeaseKeepAliveRequest { id }).await?;
@@ -100,7 +100,7 @@ impl EtcdClient {
         if answer.ttl_s > 0 { Ok(()) } else { Err(EtcdError::LeaseGone) }
     }
 
-    /// Ends a lease; succeeds also if the lease has ended already.
+    /// Ends a lease; also succeeds if the lease has ended already.
     pub async fn revoke(&self, id: i64) -> Result<(), EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         match self.call(path, LeaseRevokeRequest { id }).await {
@@ -172,14 +172,14 @@ fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, EtcdError> {
             .keep_alive_while_idle(true))
     });
     let endpoints = endpoints.collect::<Result<Vec<_>, EtcdError>>()?;
-    // Each request goes to one of them. It fails if that one is away; the next may go to another
-    // one.
+    // Each request goes to one of the members. If that member is down, the request fails; the next one can go to
+    // another.
     let channel = Channel::balance_list(endpoints.into_iter());
     Ok(Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 
-/// The answers on a stream. The side of the requests ends with it: not earlier, since etcd would
-/// end a watch then, and not later, since the stream would stay for ever.
+/// The answers on a stream. The direction of the requests is closed together with it. If that closed earlier, etcd
+/// would end a watch; if later, the stream would remain for ever.
 struct EtcdResponseStream<A> {
     answers: Streaming<A>,
     _open: oneshot::Sender<()>,
@@ -191,7 +191,7 @@ impl<A> EtcdResponseStream<A> {
     }
 }
 
-/// Makes a request that a member refuses if it knows no leader: cut off from the others, it must
+/// Makes a request that a member of etcd refuses if it knows no leader: a member that is cut off from the others must
 /// not be trusted with leases.
 fn led<Q>(request: Q) -> Request<Q> {
     let mut request = Request::new(request);
@@ -199,7 +199,7 @@ fn led<Q>(request: Q) -> Request<Q> {
     request
 }
 
-/// Returns the first key behind all that begin with a prefix, which is ASCII.
+/// Returns the first key behind all keys that begin with a prefix. The prefix is ASCII.
 pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     *end.last_mut().expect("a prefix") += 1;
@@ -209,7 +209,7 @@ pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
 #[cfg(feature = "tls")]
 fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, EtcdError> {
     use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-    // This finds errors in a file, and names it: tonic accepts some files that hold nothing.
+    // This finds errors in the files, and names the file; tonic accepts some files that hold nothing.
     match &files.identity {
         None => fusee_tls::TlsSettings::of_client(&files.ca)?,
         Some((cert, key)) => fusee_tls::TlsSettings::of_server(&files.ca, cert, key)?,

@@ -1,8 +1,8 @@
 //! etcd's messages (version 3 of its API), as far as they are used here.
 //!
-//! They are written by hand, so that no build needs a compiler for protocol buffers. The numbers
-//! are those of `rpc.proto` and `kv.proto` in etcd, where they never change their meaning. A field
-//! that is missing here is never sent, so etcd takes it for zero, and is skipped when it arrives.
+//! They are written by hand, so that no build needs a compiler for protocol buffers. The field numbers are those of
+//! `rpc.proto` and `kv.proto` in etcd, where they never change their meaning. A field that is missing here is never
+//! sent, so etcd uses zero for it; when it arrives, it is skipped.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -68,7 +68,7 @@ pub(crate) struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// The limit left keys out.
+    /// Whether the limit left keys out.
     #[prost(bool, tag = "3")]
     pub more: bool,
     /// The number of keys in the range, whatever the limit.
@@ -82,7 +82,7 @@ pub(crate) struct PutRequest {
     pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
-    /// The lease with which the key goes; 0 if it stays.
+    /// The lease with whose end the key is deleted; 0 for none.
     #[prost(int64, tag = "3")]
     pub lease: i64,
 }
@@ -103,8 +103,8 @@ pub(crate) enum CompareTarget {
     Value = 3,
 }
 
-/// A condition: the key has exactly this. The field for other relations is left out, since its zero
-/// means "equal".
+/// A condition: the key has exactly this value, version or revision. The field for other relations than "equal" is left
+/// out, because its value for "equal" is zero.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
     #[prost(enumeration = "CompareTarget", tag = "2")]
@@ -128,7 +128,7 @@ pub(crate) enum CompareOperand {
 
 impl Compare {
     pub fn equal(key: impl Into<Vec<u8>>, to: CompareOperand) -> Compare {
-        // If a value does not fit its target, etcd takes it for 0, so both have to be set.
+        // If the operand does not fit the target, etcd compares with 0, so both have to be set.
         let target = match to {
             CompareOperand::CreateRevision(_) => CompareTarget::CreateRevision,
             CompareOperand::ModRevision(_) => CompareTarget::ModRevision,
@@ -186,7 +186,7 @@ impl From<TxnOperation> for RequestOp {
     }
 }
 
-/// A transaction: `success` if all conditions hold, otherwise `failure`; all of it or nothing.
+/// A transaction: carries out `success` if all conditions hold, otherwise `failure`, as one atomic step.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
@@ -197,7 +197,7 @@ pub(crate) struct TxnRequest {
     pub failure: Vec<RequestOp>,
 }
 
-/// The answer to a step: the result of a read. Answers to other steps are skipped.
+/// The answer to one step of a transaction: the result of a read. Answers to other steps are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
     #[prost(message, optional, tag = "1")]
@@ -206,10 +206,10 @@ pub(crate) struct ResponseOp {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnResponse {
-    /// The conditions held.
+    /// Whether all conditions held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
-    /// One answer for each step of the side that was carried out.
+    /// One answer for each step that was carried out (`success` or `failure`).
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
@@ -224,7 +224,7 @@ pub(crate) struct LeaseGrantRequest {
 pub(crate) struct LeaseGrantResponse {
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// The granted time, which may be longer than the requested one.
+    /// The granted time in seconds, possibly longer than the requested one.
     #[prost(int64, tag = "3")]
     pub ttl_s: i64,
 }
@@ -246,12 +246,12 @@ pub(crate) struct LeaseKeepAliveRequest {
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct LeaseKeepAliveResponse {
-    /// 0 if the lease does not exist any more.
+    /// The remaining time in seconds; 0 if the lease does not exist any more.
     #[prost(int64, tag = "3")]
     pub ttl_s: i64,
 }
 
-/// A message on a stream of watches; only the beginning of a watch is used.
+/// A message on a stream of watches; of these, only the creation of a watch is used.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
     #[prost(message, optional, tag = "1")]
@@ -265,18 +265,18 @@ pub(crate) struct WatchCreateRequest {
     /// The first key beyond the range.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// The first revision to report, which may be past.
+    /// The first revision to report, possibly a past one.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
 }
 
-/// The events themselves are skipped, since the reader reads all changed keys anew.
+/// An answer on the stream of a watch. The events in it are skipped, because the receiver reads all candidates anew.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct WatchResponse {
-    /// The watch has begun; this message carries no event.
+    /// Whether the watch has just begun; then this message has no event.
     #[prost(bool, tag = "3")]
     pub created: bool,
-    /// The watch has ended, or never began.
+    /// Whether the watch has ended, or never began.
     #[prost(bool, tag = "4")]
     pub canceled: bool,
 }

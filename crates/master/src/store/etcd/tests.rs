@@ -1,4 +1,4 @@
-//! The guard of every write, against a real etcd.
+//! Tests of the conditions of every write, against a real etcd.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -55,7 +55,7 @@ impl EtcdFixture {
         (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
     }
 
-    /// Begins a term. May be repeated: a term that has written nothing is begun anew.
+    /// Begins a term. This is allowed to be repeated: a term without writes is begun anew.
     fn begin(&self, candidacy: &Candidacy) -> Result<LeaderTerm, StoreError> {
         patiently(|| {
             let tenure = Arc::new(LeaseValidity::new(LeaseValidity::now(), LONG));
@@ -77,7 +77,7 @@ impl EtcdFixture {
         patiently(|| self.runtime.block_on(revoke(&self.etcd, lease))).unwrap();
     }
 
-    /// Sends a copy, and another one if there was no answer. Returns whether the last one
+    /// Sends a copy of a transaction, and further copies until one is answered. Returns whether the answered copy
     /// succeeded.
     fn run(&self, transaction: &TxnRequest) -> bool {
         let send = || self.runtime.block_on(self.etcd.client.txn(transaction.clone()));
@@ -90,8 +90,8 @@ impl EtcdFixture {
     }
 }
 
-/// Errors that mean that etcd was unreachable, or did not answer in time: a machine may stand still
-/// for seconds.
+/// Tells apart errors by which etcd was unreachable, or did not answer in time, because a machine can stand still for
+/// seconds.
 trait TransientEtcdError {
     fn is_silence(&self) -> bool;
 }
@@ -114,7 +114,7 @@ impl TransientEtcdError for StoreError {
     }
 }
 
-/// Repeats a call until etcd answers; only for calls that may be repeated.
+/// Repeats a call until etcd answers. Only for calls that can be repeated safely.
 fn patiently<T, E: TransientEtcdError>(ask: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let end = Instant::now() + LONG;
     loop {
@@ -151,7 +151,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let ((old_lease, old), (_, new)) = (bench.candidate(), bench.candidate());
     assert!(old.created < new.created, "the order of candidates is that of their keys");
     let mut first = bench.store(&old).unwrap();
-    // More than fits in one transaction of etcd, and more than a page.
+    // These records do not fit in one transaction of etcd, nor in one page.
     let members = (0..700).map(|node| MasterRecord::Member(member(node)));
     let records = members.chain([MasterRecord::Cluster(cluster(7))]).map(RecordWrite::Put);
     first.persist(records.collect()).unwrap();
@@ -182,7 +182,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let refused = first.persist(vec![forget(1)]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     assert!(load(&second).contains(&MasterRecord::ClientIds { end: 193 }));
-    // Nor can its term be begun once more.
+    // The old term cannot be begun once more either.
     assert!(matches!(bench.store(&old), Err(StoreError::Deposed { .. })));
 }
 
@@ -191,15 +191,15 @@ fn lost_answers_and_late_copies_do_no_harm() {
     let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut term = bench.begin(&candidacy).unwrap();
-    // The first copy arrives, but its answer does not: the second copy notices that.
+    // The first copy arrives, but its answer does not. The second copy notices that the first one took effect.
     let transaction = term.transaction(one("a", b"1"));
     bench.run(&transaction);
     bench.runtime.block_on(term.commit(transaction.clone())).unwrap();
     term.write(one("a", b"2")).unwrap();
-    // A third copy of the first write arrives only now.
+    // A third copy of the first write arrives only now, and changes nothing.
     assert!(!bench.run(&transaction));
     assert_eq!(patiently(|| term.read()).unwrap()["a"], b"2");
-    // And the next write of a twin of this term.
+    // The next write of the first term arrives after the same candidate has begun its term a second time.
     let mut twin = bench.begin(&candidacy).unwrap();
     assert!(matches!(term.write(one("a", b"3")), Err(StoreError::Deposed { .. })));
     twin.write(one("b", b"4")).unwrap();
@@ -296,7 +296,7 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
 #[test]
 fn a_member_that_is_away_keeps_nobody_from_the_others() {
     let Some(bench) = EtcdFixture::new() else { return };
-    // No process listens at the first address.
+    // No process listens at the first address, so requests have to go to the second member.
     let text = format!("etcd://127.0.0.1:1,{}/x/y", bench.server.endpoint());
     let address = StoreAddress::parse(&text).unwrap();
     let etcd = bench.runtime.block_on(Etcd::new(address)).unwrap();
@@ -312,7 +312,7 @@ fn a_lease_is_renewed_until_it_is_given_back() {
     let client = &bench.etcd.client;
     let renew = || bench.runtime.block_on(client.keep_alive(lease));
     patiently(renew).unwrap();
-    // A watch reports a change from before it began, and ends with that.
+    // A watch also reports a change from before its begin, and ends with it.
     let (_, now) = patiently(|| bench.runtime.block_on(bench.etcd.candidates())).unwrap();
     let changed = |since| {
         let watch = client.changed(bench.etcd.key("election/"), since);
@@ -372,7 +372,7 @@ fn certificates_are_renewed_without_a_restart() {
         put(name, &members);
     }
     patiently(ask).unwrap();
-    // A file that is no certificate has no effect, and nor has half of a pair.
+    // A file that is no certificate has no effect, and neither has one half of a pair of certificate and key.
     files.put("ca", "garbage");
     std::thread::sleep(fusee_tls::LOOK);
     patiently(ask).unwrap();
@@ -381,7 +381,7 @@ fn certificates_are_renewed_without_a_restart() {
     put("cert", &others);
     std::thread::sleep(fusee_tls::LOOK);
     patiently(ask).unwrap();
-    // A whole pair is used, though the old connection still works.
+    // A whole pair is used at once, though the old connection still works.
     put("key", &others);
     std::thread::sleep(fusee_tls::LOOK);
     ask().unwrap_err();
