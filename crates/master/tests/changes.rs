@@ -1,5 +1,5 @@
-//! Failures in the master's logic: sessions and memory nodes that end, views in stages, recovery of clients, and
-//! replicas that are restored; with a master that crashes at any step.
+//! Tests of the master's logic when sessions and memory nodes die: views in stages, recovery of clients, and replicas
+//! that are restored. In many tests the master crashes at every possible step.
 
 #[path = "changes/away.rs"]
 mod away;
@@ -38,7 +38,7 @@ use fusee_master::logic::MasterEvent;
 use fusee_master::record::MasterRecord;
 use world::{LEASE_MS, TickCluster, settings};
 
-/// Returns the word of a slot; all words differ.
+/// Returns the word for a slot; every slot gets another word.
 fn word(subtable: usize, slot: u64) -> u64 {
     let address = Address::new((subtable as u64 * 1000 + slot + 1) * 64);
     Slot::new(7, SizeClass::from_code(3).unwrap(), address, 0).0
@@ -55,8 +55,8 @@ fn bytes(world: &TickCluster, place: PoolPlace, length: u64) -> Vec<u8> {
     node.pool[place.offset as usize..][..length as usize].to_vec()
 }
 
-/// Fills the slots with words, the same on all replicas, except for one unfinished write in each subtable with a
-/// replica on `loses`; and each region with some bytes.
+/// Fills all slots with words that are the same on all replicas. In each subtable with a replica on `loses`, one slot
+/// gets the words of an unfinished write. Each region gets some bytes.
 fn fill(world: &TickCluster, loses: MnId) {
     let view = world.view();
     for (number, subtable) in view.subtables.iter().enumerate() {
@@ -75,7 +75,7 @@ fn fill(world: &TickCluster, loses: MnId) {
     }
 }
 
-/// Checks that all replicas of everything are equal, and hold what was there.
+/// Checks that the replicas of each subtable and region are equal, and hold what [`fill`] wrote.
 fn check_contents(world: &TickCluster, view: &View) {
     let geometry = view.geometry;
     for (number, subtable) in view.subtables.iter().enumerate() {
@@ -104,7 +104,7 @@ fn set_owner(world: &TickCluster, node: MnId, block: BlockId, from: ClientId, to
     assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
 }
 
-/// Gives a client a block, on all replicas or on the primary only.
+/// Makes a client the owner of a block, on all replicas (`everywhere`) or only on the primary.
 fn give_block(world: &TickCluster, client: ClientId, everywhere: bool) -> BlockId {
     let view = world.view();
     for member in &view.members {
@@ -133,7 +133,8 @@ fn owners(world: &TickCluster, place: PoolPlace, region: u32) -> Vec<ClientId> {
     }
 }
 
-/// Checks that the block tables of all replicas agree, that the first replica leads, and that `client` owns no block.
+/// Checks that the block tables of each region's replicas agree, that the first replica hands out blocks, and that
+/// `client` owns no block.
 fn check_tables(world: &TickCluster, view: &View, client: ClientId) {
     for (number, region) in (0u32..).zip(&view.regions) {
         let first = owners(world, region.primary(), number);
@@ -154,8 +155,8 @@ fn check_tables(world: &TickCluster, view: &View, client: ClientId) {
     }
 }
 
-/// Runs three nodes and a spare one, with a session that follows and one that dies; then node 1 dies. Returns the
-/// number of ticks in between.
+/// Runs three nodes, a spare node, a session that acknowledges views, and a session that dies. Then node 1 dies.
+/// Returns the number of ticks from that death until everything is repaired.
 fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (TickCluster, usize) {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
@@ -163,7 +164,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (TickCluster, usize) 
     let dead = world.open();
     give_block(&world, dead, true);
     give_block(&world, dead, false);
-    // A node that joins has to learn of it.
+    // The new node has to learn of this block when its replica joins.
     give_block(&world, alive, true);
     world.add_node();
     world.pass(100);
@@ -199,7 +200,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (TickCluster, usize) 
     (world, ticks)
 }
 
-/// The reply without a block.
+/// The reply that the master has no orphaned block for the session.
 const NO_ORPHAN: MasterReply = MasterReply::Orphan { orphan: None, owner_lives: false };
 
 // Promise CHG-6: A copied region comes with its table of owners.
@@ -254,7 +255,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
         world.ask(take(second)),
         Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives: false })
     );
-    // The session has taken the block over on one of two replicas.
+    // The session has taken the block over on only one of two replicas.
     let view = world.view();
     set_owner(&world, view.regions[block.region as usize].backups()[0].node, block, first, second);
     world.sessions[0].renews = false;
@@ -264,7 +265,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     assert!(world.sessions[1].expelled);
     check_tables(&world, &world.view(), second);
     let third = world.open();
-    // A session with an older view would not know the replicas that have been added since.
+    // A session with an older view would not know replicas that were added since that view.
     let late = MasterRequest::TakeOrphan {
         redundancy: Redundancy::Replicated,
         client: third,
@@ -283,7 +284,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     assert_eq!(world.view(), view, "no view has to change for a client");
 }
 
-/// One session had begun to take over a block that the other one had handed on. One job recovers both.
+/// One session had begun to take over a block that the other session had handed on. One job recovers both sessions.
 // Promise REC-7: Sessions that die together leave no block half-way.
 #[test]
 fn sessions_that_die_together_leave_no_block_half_way() {
@@ -366,13 +367,13 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     assert_eq!(world.replies.remove(&strange), Some(expelled));
 }
 
-/// A client with one of the last views is told the difference, any other client the whole view.
+/// A client that has one of the last views receives the difference, any other client the whole view.
 #[test]
 fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     let mut world = TickCluster::formed(settings(4, 2, 2));
     let client = world.open();
     let mut seen = vec![world.view()];
-    // A member is lost, and its replicas move: some views come and go.
+    // A member is lost, and its replicas move, so the view changes several times.
     world.kill(1);
     world.until("the view is stable, and all is there again", |world| {
         let view = world.view();
@@ -397,7 +398,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     for forgotten in [0, 1] {
         assert_eq!(ask(forgotten), ViewUpdate::from(newest.clone()));
     }
-    // A master does not know the views of an earlier master.
+    // A new master process does not know the views of the earlier process.
     world.restart_master();
     let told = world.send(9, renew(client, newest.number, from.number));
     assert!(matches!(
@@ -406,7 +407,8 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     ));
 }
 
-/// Its process sends no heartbeat meanwhile, nor can it leave the older view behind.
+/// While a session's process fetches a view, it sends no heartbeat and cannot acknowledge the view. The session does
+/// not expire for that.
 // Promise CHG-27: Fetching a long view fences no session, and ends.
 #[test]
 fn who_fetches_a_long_view_is_there() {
@@ -414,7 +416,7 @@ fn who_fetches_a_long_view_is_there() {
     fetch(&mut world, OWN, 10);
     assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
     assert!(world.view().change.is_some(), "it has not followed");
-    // Not for ever: all others wait for it.
+    // The time for this is limited, because all other sessions wait.
     fetch(&mut world, OWN, 40);
     assert_eq!(world.status().open_sessions, 0);
     assert!(world.said("it does not leave old views behind"), "{:#?}", world.log);
@@ -430,10 +432,10 @@ fn pieces_that_another_process_fetches_say_nothing_of_a_session() {
     assert!(world.said("it is silent") || world.said("it does not leave old views behind"));
 }
 
-/// The connection of the first session.
+/// The number of the first session's connection.
 const OWN: u64 = 1;
 
-/// Returns a world in which a change has begun since a node died, and the only session has not heard of it.
+/// Returns a cluster in which a change has begun because a node died. The only session sends no heartbeats.
 fn with_a_session_that_says_nothing() -> TickCluster {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
@@ -443,7 +445,7 @@ fn with_a_session_that_says_nothing() -> TickCluster {
     world
 }
 
-/// Asks for a piece of a view over a connection, once in each half lease.
+/// Fetches a piece of a view over a connection, once in each half lease.
 fn fetch(world: &mut TickCluster, connection: u64, pieces: u32) {
     for _ in 0..pieces {
         world.pass(LEASE_MS / 2);
@@ -495,8 +497,8 @@ fn who_does_not_leave_old_views_behind_expires() {
     assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
 }
 
-/// A session has expired that had not left the old view behind. Its verbs may still arrive at nodes that have not
-/// confirmed its fence.
+/// A session has expired before it acknowledged the frozen view. Its verbs can still arrive at nodes that have not
+/// confirmed its fence, so the change waits.
 // Promise CHG-4: A change waits for the fences of expired sessions.
 #[test]
 fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
@@ -555,7 +557,7 @@ fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
     world.ask(MasterRequest::Unreachable { node: MnId(1) });
     world.pass(1_000);
     assert_eq!(world.view().number, 1, "it answered");
-    // The node's connection breaks, but the node lives on.
+    // The node's connection breaks, and it is silent for a while, but it did not die.
     world.feed(MasterEvent::ConnectionClosed { connection: 1_000_001 });
     world.nodes.borrow_mut()[1].alive = false;
     world.pass(100);
@@ -603,7 +605,7 @@ fn a_repairer_of_which_nothing_can_linger_goes_on() {
     assert_eq!((world.failing_jobs, world.repairers.len()), (0, 1));
     let repairer = *world.repairers.first().unwrap();
     assert!(world.nodes.borrow().iter().all(|node| !node.fenced.contains(&repairer)));
-    // The session ends with its master.
+    // The session ends together with the master's process.
     world.restart_master();
     world.until("the fence", |world| {
         world.nodes.borrow().iter().all(|node| node.fenced.contains(&repairer))
@@ -618,7 +620,7 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
     for _ in 0..2 {
         world.add_node();
     }
-    // The node has become a member of the other cluster while it joined this one.
+    // The node has become a member of the other cluster while it was joining this one.
     world.nodes.borrow_mut()[3].anonymous = true;
     let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     assert_eq!(world.ask_node(3, foreign), NodeReply::Done);
@@ -637,7 +639,8 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
 
 #[test]
 fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
-    // Node 2 dies some ticks after node 1, in every stage of its loss and of the growth after it.
+    // Node 2 dies some ticks after node 1: in every stage of the change that removes node 1, and of the changes that
+    // restore replicas.
     for ticks in 0..120 {
         let mut world = TickCluster::formed(settings(4, 3, 3));
         fill(&world, MnId(1));
@@ -664,8 +667,8 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
     }
 }
 
-/// Returns an answer to a [`MasterRequest::Heartbeat`] without news, with a lease that begins this long before the
-/// question.
+/// Returns an answer to a [`MasterRequest::Heartbeat`] that tells nothing new. The lease begins `behind_ms` before the
+/// heartbeat arrived.
 fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
     MasterReply::Heartbeat {
         view: None,

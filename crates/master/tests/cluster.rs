@@ -1,4 +1,4 @@
-//! Real masters and memory nodes over loopback, and the same inside one process.
+//! Tests of real masters and memory nodes over loopback, and of masters and memory nodes inside of one process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig, NodeStartErr
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns a geometry with regions of 256 KiB, 15 blocks of 16 KiB each.
+/// Returns a geometry with regions of 256 KiB, each with 15 blocks of 16 KiB.
 fn geometry() -> Geometry {
     Geometry {
         region_bytes: 256 << 10,
@@ -43,14 +43,14 @@ fn config(dir: &Path) -> MasterConfig {
         index_replicas: 2,
         index_keys: 100,
         geometry: geometry(),
-        // Scrubber jobs would use up client ids.
+        // The scrubber is off, because its jobs would use up client ids.
         scrub_bytes_per_s: 0,
         redundancy: Default::default(),
         ..MasterConfig::default()
     }
 }
 
-/// Starts a master that leads a cluster: the one in its store, or a new one.
+/// Starts a master that leads the cluster in its store, or a new cluster if the store has none.
 fn start_formed(config: MasterConfig) -> MasterServer {
     let master = MasterServer::start(config).unwrap();
     if status(&master.client()).cluster.is_none() {
@@ -118,7 +118,7 @@ fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
     }
 }
 
-/// Allocates until no block is left; every block must be on its region's primary, and be given once.
+/// Allocates blocks until none is left. Checks that every block is on its region's primary, and is given only once.
 fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<BlockId> {
     let mut blocks = Vec::new();
     for (name, node) in nodes {
@@ -176,7 +176,7 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let owned = node.call_blocking(NodeRequest::BlocksOf { clients: vec![second] });
     assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));
 
-    // The copy of the table in the pool says the same.
+    // The copy of the block table in the pool has the same owner.
     let place = view.regions[blocks[0].region as usize].primary();
     let holder = nodes.iter().find(|node| node.name() == Some(primary)).unwrap();
     let entry = place.offset + 4 * u64::from(blocks[0].block);
@@ -246,7 +246,7 @@ fn a_restarted_master_goes_on_with_the_same_cluster() {
     assert_eq!(status(&master.client()).members.len(), 3);
     master.stop();
 
-    // The new master leads this cluster and forms no other.
+    // The new master leads the cluster in its store, and forms no other.
     let master = start_formed(config(dir.path()));
     let error = master.form().unwrap_err().to_string();
     assert!(error.contains("already") && error.contains(&view.cluster.to_string()), "{error}");
@@ -268,7 +268,7 @@ fn a_master_over_an_empty_store_waits_until_it_is_told_to_form_a_cluster() {
     assert!(found.problem.unwrap().contains("fusee form"));
     assert!(nodes.iter().all(|node| node.name().is_none()));
     master.stop();
-    // None of that was stored.
+    // Nothing that these requests were about was stored.
     let store = MasterStore::open(&dir.path().join("master")).unwrap();
     assert_eq!(store.load().unwrap(), []);
     drop(store);
@@ -328,7 +328,7 @@ fn a_lost_memory_node_is_replaced_by_one_that_waits() {
     let before = master.wait_formed(SOON).unwrap();
     nodes.extend(start_nodes(1, &node_config(dir.path(), &master)));
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
-    // Once the master has heard of the nodes over the connections that will break.
+    // The master needs some time to receive heartbeats over the connections that will break.
     std::thread::sleep(Duration::from_millis(100));
     let lost = nodes.remove(1);
     let name = lost.name().unwrap();
@@ -423,10 +423,10 @@ fn a_client_whose_connection_breaks_expires_soon() {
     assert_eq!(status.open_sessions, 1, "{stays} is there");
 }
 
-/// Returns the resources of this process that a cluster would use: sockets, memory, threads.
+/// Returns those resources of this process that a cluster would use: sockets, memory, threads.
 fn traces() -> Vec<String> {
     let entries = |dir: &str| std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    // A descriptor that disappears meanwhile is the one that reads the directory.
+    // If a descriptor disappears while the directory is read, it is the descriptor of that directory.
     let fds = entries("/proc/self/fd").filter_map(|fd| std::fs::read_link(fd).ok());
     let threads = entries("/proc/self/task").map(|t| std::fs::read_to_string(t.join("comm")));
     let threads = threads.map(|name| format!("thread {}", name.unwrap_or_default().trim()));
@@ -437,7 +437,7 @@ fn traces() -> Vec<String> {
 
 #[test]
 fn nothing_is_left_behind() {
-    // Threads and descriptors are counted per process: count in a child that runs only this test.
+    // Threads and descriptors are counted per process, so the test runs in a child process that runs no other test.
     if std::env::var_os("FUSEE_TEST_CHILD").is_none() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "nothing_is_left_behind", "--test-threads=1"])
@@ -490,7 +490,7 @@ fn an_embedded_cluster_needs_no_port_and_no_file() {
     assert_eq!((master.addr(), view.members[0].tcp.clone()), (None, None));
 }
 
-/// Returns the view of so large an index that the view is longer than any message may be.
+/// Returns a view with so large an index that the view is longer than any message is allowed to be.
 fn long_view() -> View {
     const DEPTH: u32 = 23;
     let geometry = geometry();
@@ -546,7 +546,8 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     else {
         panic!("no view")
     };
-    // The master goes on with the view, and finds its memory nodes absent: only the long parts stay as they are.
+    // The master continues with the stored view, and finds that its memory nodes are absent, so the view changes. Only
+    // the long parts stay as they are.
     let is_whole = |found: &View| {
         found.directory == view.directory && found.subtables.len() == view.subtables.len()
     };

@@ -1,7 +1,7 @@
-//! Stores that were changed from outside: flipped bits on a disk, lost sectors.
+//! Tests of stores that were changed from outside, for example by flipped bits on a disk or lost sectors.
 //!
-//! Whatever has happened to the file, a master reads from it exactly what it has written, or refuses it and names the
-//! damage and the remedy. A refused file stays as it is, for a later inspection.
+//! Whatever has happened to the file, a master either reads from it exactly what it has written, or refuses it and
+//! names the damage and the remedy. A refused file stays as it is, for a later inspection.
 
 // Promise DMG-8: A damaged store is refused by name, or read as written.
 
@@ -55,7 +55,7 @@ fn view() -> View {
     }
 }
 
-/// Returns the writes of a master's life, in more than one transaction.
+/// Returns the writes of a master from its start, as several transactions.
 fn history() -> Vec<Vec<RecordWrite>> {
     let class = SizeClass::from_code(3).unwrap();
     let put =
@@ -84,8 +84,8 @@ fn history() -> Vec<Vec<RecordWrite>> {
     ]
 }
 
-/// Returns the bytes of a store and its records: of a store that was closed, or of one whose master was killed a while
-/// after its last write.
+/// Returns the bytes of a store and its records. The store was closed, or its master was killed (`is_killed`) some time
+/// after the last write.
 fn store(is_killed: bool) -> (Vec<u8>, Vec<MasterRecord>) {
     let dir = tempfile::tempdir().unwrap();
     let mut store = MasterStore::open(dir.path()).unwrap();
@@ -130,12 +130,12 @@ fn judge(what: &str, damaged: &[u8], records: &[MasterRecord], seen: &mut Damage
     }
 }
 
-/// Returns the positions in the file that redb has written to.
+/// Returns the positions in the file to which redb has written.
 fn written(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).filter(|at| bytes[*at] != 0).collect()
 }
 
-/// The header, with redb's data on its commits; no checksum covers its first part.
+/// The length of redb's header, which describes its commits; no checksum covers its first part.
 const HEADER_BYTES: usize = 320;
 
 #[test]
@@ -151,7 +151,7 @@ fn a_flipped_bit_is_refused_or_changes_nothing() {
             judge(&format!("bit {bit} of byte {at}"), &bytes, &records, seen);
             bytes[at] ^= 1 << bit;
         };
-        // Every bit of the byte of flags, and one bit of each other byte.
+        // Flips every bit of the byte with the flags, and one bit of each other byte.
         for at in 0..HEADER_BYTES {
             (0..8).filter(|bit| at == 9 || *bit == at as u32 % 8).for_each(|bit| {
                 flip(at, bit, &mut in_header);
@@ -206,7 +206,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
         damaged[places[random.random_range(0..places.len())]] ^= 1 << random.random_range(0..8);
         std::fs::write(&path, &damaged).unwrap();
         match MasterStore::open(dir.path()) {
-            // The record in the file must be readable by others, too.
+            // The record in the file must be readable by other programs, too.
             Ok(store) => assert!(store.load().unwrap() == records),
             Err(error) => {
                 refused += 1;
@@ -226,7 +226,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
     }
 }
 
-/// Damage that redb's checksums do not show: each record has a checksum of its own.
+/// This damage leaves redb's checksums right, but each record has a checksum of its own.
 #[test]
 fn the_record_that_is_damaged_is_named() {
     const TABLE: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("fusee-master");
@@ -269,7 +269,7 @@ fn the_record_that_is_damaged_is_named() {
         change(&key, Some(&bytes));
         assert!(MasterStore::open(dir.path()).unwrap().load().unwrap() == records);
     }
-    // An older version of a record, whole in itself.
+    // An older version of a record, which is intact by itself.
     let (_, older) = entry_format::encode(&MasterRecord::ClientIds { end: 65 });
     change("client-ids", Some(&older));
     assert_eq!(named(), "contents");
@@ -299,7 +299,7 @@ proptest! {
     fn any_bytes_are_a_record_or_an_error(key in "[a-z/0-9-]{0,20}", bytes: Vec<u8>) {
         let _ = entry_format::read_format(&bytes);
         prop_assert!(entry_format::decode(&key, &bytes).is_err(), "its checksum would be right");
-        // And with a right checksum.
+        // The same bytes are decoded with a right checksum.
         let sealed = entry_format::seal(&key, bytes);
         if let Ok(record) = entry_format::decode(&key, &sealed) {
             prop_assert_eq!(record.key(), key);

@@ -1,7 +1,7 @@
-//! Several masters with a real etcd: one dies, one is stopped and goes on, etcd itself is away.
+//! Tests of several masters with a real etcd: a master dies, a master is stopped and continued, etcd itself is down.
 //!
-//! A master that can be killed is a process: this test's own executable, started once more to run only
-//! [`a_master_process`]. It ends with its standard input, so none outlives the test.
+//! A master that can be killed is a process of its own: this test's executable, started once more to run only
+//! [`a_master_process`]. The process ends when its standard input ends, so no such process outlives the test.
 
 mod etcd_server;
 
@@ -21,16 +21,16 @@ use fusee_core::view::{Geometry, View};
 use fusee_master::{MasterConfig, MasterServer, random_cluster};
 use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig};
 
-/// The shortest lease that etcd gives.
+/// The shortest lease that etcd gives, in seconds.
 const TTL_S: u64 = 2;
-/// A deadline that only a failure reaches.
+/// A deadline that passes only if something fails.
 const LONG: Duration = Duration::from_secs(60);
-/// The longest lease. No test waits for its end: it is given back.
+/// The longest lease, in seconds. No test waits for its end, because the master gives it back.
 const LONG_TTL_S: u64 = 60;
 
 const STORE: &str = "FUSEE_TEST_MASTER_STORE";
 const TTL: &str = "FUSEE_TEST_MASTER_TTL_S";
-/// The address to listen at.
+/// The environment variable with the address at which the process has to listen.
 const LISTEN: &str = "FUSEE_TEST_LISTEN";
 
 fn config(store: &str, lease_ttl_s: u64) -> MasterConfig {
@@ -69,7 +69,7 @@ struct MasterProcess {
     addr: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// Kept open, since the process prints at its end.
+    /// Kept open, because the process prints at its end.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -102,8 +102,8 @@ impl MasterProcess {
         assert!(status.unwrap().success());
     }
 
-    /// Stops the process; returns when it stands still. The signal takes a while: a thread that it has not reached
-    /// might still take a request, and the asker would wait for its deadline.
+    /// Stops the process by SIGSTOP, and returns when all of its threads have stopped. Otherwise a thread that the
+    /// signal has not reached yet could still take a request, and the client would wait until its deadline.
     fn freeze(&self) {
         self.signal("STOP");
         let end = Instant::now() + LONG;
@@ -116,19 +116,19 @@ impl MasterProcess {
     fn is_frozen(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
-            // PID (NAME) STATE ...
+            // The format of this file is: PID (NAME) STATE ...
             let stat = std::fs::read_to_string(stat).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
         })
     }
 
-    /// Kills the process; returns when it is dead, and takes no connections any more.
+    /// Kills the process, and returns when it is dead and accepts no connections any more.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Ends the process in order.
+    /// Ends the process normally.
     fn stop(mut self) {
         drop(self.stdin.take());
         let end = Instant::now() + LONG;
@@ -148,7 +148,7 @@ impl Drop for MasterProcess {
 
 /// Three masters, three memory nodes, and the views and ids seen so far.
 struct ElectedCluster {
-    // In the order in which they end.
+    // The fields are in the order in which they have to end.
     nodes: Vec<MemoryNode>,
     masters: Vec<MasterProcess>,
     client: MasterClient,
@@ -195,7 +195,8 @@ impl ElectedCluster {
         Some(cluster)
     }
 
-    /// Opens a session; checks that its id is new, and that views do not go backwards.
+    /// Opens a session. Checks that its id is new, and that view numbers do not decrease. Returns whether it was
+    /// opened.
     fn open(&mut self) -> bool {
         match self.client.call_blocking(MasterRequest::Open) {
             Ok(MasterReply::Opened { client, view, .. }) => {
@@ -226,7 +227,7 @@ impl ElectedCluster {
         members.map(|member| (member.node.0, member.control)).collect()
     }
 
-    /// Takes the leader out of the list.
+    /// Removes the leading master from the list, and returns it.
     fn leader(&mut self) -> MasterProcess {
         self.status();
         let leader = self.client.answered_by();
@@ -234,10 +235,11 @@ impl ElectedCluster {
         self.masters.remove(at.expect("the leader is one of them"))
     }
 
-    /// Kills the leader and waits until another master decides.
+    /// Kills the leader, and waits until another master answers.
     fn decides_again(&mut self, leader: &mut MasterProcess) {
         leader.kill();
-        // The broken connection may be noticed only now; the next answer is another master's.
+        // The client possibly notices the broken connection only with this request; the next answer comes from another
+        // master.
         let in_flight = self.client.call_blocking(MasterRequest::Status);
         assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
         assert!(self.open());
@@ -262,7 +264,7 @@ impl ElectedCluster {
         }
     }
 
-    /// Asks one master alone, once.
+    /// Sends one master a request, once.
     fn ask(&self, addr: &str, request: MasterRequest) -> Result<MasterReply, RpcError> {
         RpcClient::<MasterService>::new(&self.runtime, addr).call_blocking(request)
     }
@@ -285,8 +287,8 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         assert_eq!(cluster.names(), names, "memory nodes have other names");
         assert_eq!(cluster.view.as_ref().unwrap().number, cluster.status().view.unwrap().number);
     }
-    // Other masters start, stand by, and say so. A leader that is stopped in order leaves no gap of a lease: the first
-    // one's lease would outlast every deadline.
+    // Other masters start, stand by, and say so. A leader that stops normally gives its lease back, so the next one
+    // leads at once: the first leader's lease is longer than every deadline of this test.
     for ttl_s in [LONG_TTL_S, TTL_S] {
         let fresh = MasterProcess::start_with(&cluster.store, ttl_s);
         cluster.stands_by(&fresh);
@@ -301,7 +303,7 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         println!("a leader was stopped; {:?} later another one decides", stopped.elapsed());
         assert_eq!(cluster.names(), names);
     }
-    // A stopped stand-by does not block the next one either.
+    // A master that stopped while it stood by does not keep the next one from leading either.
     let standing = MasterProcess::start_with(&cluster.store, LONG_TTL_S);
     cluster.stands_by(&standing);
     let next = MasterProcess::start_with(&cluster.store, TTL_S);
@@ -321,7 +323,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
-    // A request that is already on its way to the old leader when that goes on.
+    // This request is under way to the old leader when that leader is continued.
     let early = {
         let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
         let client = client.with_deadline(Duration::from_secs(30));
@@ -330,7 +332,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     let others: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
     let others = MasterClient::new(&cluster.runtime, others.join(",")).with_deadline(LONG);
     cluster.client = others;
-    // Ids beyond the range that the old leader has recorded.
+    // These ids are beyond the range that the old leader has stored.
     (0..70).for_each(|_| assert!(cluster.open()));
     let newest = *cluster.ids.last().unwrap();
     old.signal("CONT");
@@ -344,8 +346,8 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
                 assert!(Instant::now() < end, "it does not learn who leads: {answer:?}");
                 sleep(Duration::from_millis(10));
             }
-            // Only if the machine stood still for a whole lease, and the old leader was elected anew: then it knows the
-            // ids that the other one has given out.
+            // This happens only if the machine stood still for a whole lease, and the old leader was elected anew. Then
+            // it knows the ids that the other leader has assigned.
             Ok(MasterReply::Opened { client, .. }) => {
                 assert!(client.0 > newest, "a deposed leader decides: {client} after {newest}");
                 cluster.ids.insert(client.0);
@@ -359,7 +361,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
         assert!(cluster.ids.insert(client.0), "{client} was given twice");
     }
     assert!(cluster.open());
-    // The old leader is of use again: it takes over.
+    // The old leader can lead again.
     cluster.masters.push(old);
     let mut new = cluster.leader();
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
@@ -367,7 +369,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     cluster.decides_again(&mut new);
 }
 
-/// A load of clients, and their longest wait.
+/// A load of clients, with the longest time between two operations.
 #[derive(Default)]
 struct ClientLoad {
     ends: AtomicBool,
@@ -375,7 +377,7 @@ struct ClientLoad {
     longest: Mutex<Duration>,
 }
 
-/// Ends the load, also when the test fails.
+/// A guard that ends the load, also when the test fails.
 struct LoadGuard<'l>(&'l ClientLoad);
 
 impl Drop for LoadGuard<'_> {
@@ -385,7 +387,7 @@ impl Drop for LoadGuard<'_> {
 }
 
 impl ClientLoad {
-    /// Writes a key again and again, and reads it back.
+    /// Writes a key again and again, and reads it back each time.
     fn run(&self, client: &BlockingClient, key: &str) {
         client.insert(key.as_bytes(), b"0").unwrap();
         let mut last = Instant::now();
@@ -400,7 +402,7 @@ impl ClientLoad {
             *longest = longest.max(last.elapsed());
             last = Instant::now();
             self.operations.fetch_add(2, Ordering::Relaxed);
-            // Limits the pace, since the memory of overwritten values does not come back.
+            // The pause limits the rate, because no freed memory is used again while no master runs.
             sleep(Duration::from_micros(500));
         }
     }
@@ -410,7 +412,7 @@ impl ClientLoad {
         std::mem::take(&mut self.longest.lock().unwrap())
     }
 
-    /// Waits until the clients have done some hundred operations more.
+    /// Waits until the clients have done 400 more operations.
     fn gets_on(&self) {
         let goal = self.operations.load(Ordering::Relaxed) + 400;
         let end = Instant::now() + LONG;
@@ -439,7 +441,7 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
         load.gets_on();
         println!("undisturbed, an update and a get take up to {:?}", load.longest());
 
-        // Gets and puts need no master: they go on while the leader is dead and the others are stopped.
+        // Gets and puts need no master, so they go on while the leader is dead and the other masters are stopped.
         let mut leader = cluster.leader();
         let killed = Instant::now();
         cluster.masters.iter().for_each(MasterProcess::freeze);
@@ -468,7 +470,7 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
     });
 }
 
-/// As in an upgrade: the stand-bys first, then the leader, each at its address.
+/// The masters are restarted as in an upgrade: first those that stand by, then the leader, each at its own address.
 #[test]
 fn masters_are_restarted_in_turn_and_the_load_goes_on() {
     let Some(mut cluster) = ElectedCluster::start_with(64 << 20) else { return };
@@ -491,7 +493,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
             let at = cluster.masters.iter().position(|master| master.addr == *addr).unwrap();
             cluster.masters.remove(at).stop();
             cluster.masters.push(MasterProcess::start_at(&cluster.store, TTL_S, addr));
-            // The broken connection may be noticed only now.
+            // The client possibly notices the broken connection only with this request.
             let in_flight = cluster.client.call_blocking(MasterRequest::Status);
             assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
             assert!(cluster.open());
@@ -508,12 +510,12 @@ fn when_etcd_is_away_nobody_leads_and_afterwards_somebody_does() {
     let Some(mut cluster) = ElectedCluster::start() else { return };
     let names = cluster.names();
     assert!(cluster.open());
-    // A short break: shorter than the lease, if the machine is not too loaded for that.
+    // etcd is down for a short time: shorter than the lease, unless the machine is heavily loaded.
     cluster.etcd.pause();
     cluster.etcd.resume();
     assert!(cluster.open());
     assert_eq!(cluster.names(), names);
-    // A long break: all leases end by the clocks of their masters.
+    // etcd is down for long, so all leases end by the clocks of their masters.
     cluster.etcd.pause();
     let end = Instant::now() + LONG;
     let asked = cluster.client.with_deadline(Duration::from_millis(300));

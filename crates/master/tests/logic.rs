@@ -1,5 +1,5 @@
-//! The decisions of the master and of memory nodes together, without sockets, clocks or files:
-//! forming with every number of nodes and replicas, crashes after every single action, ids.
+//! Tests of the decisions of the master and of memory nodes together, without sockets, clocks or files: forming with
+//! every number of nodes and replicas, crashes after every single action, client ids.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,7 +34,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Cluster
         max_value_bytes: 4096,
         ..Geometry::default()
     };
-    // No session or node renews anything here: `changes.rs` is about that.
+    // Leases never end, because no session or node sends heartbeats here; `changes.rs` tests those.
     let lease = LeaseSettings { lease_ms: u64::MAX, ..LeaseSettings::default() };
     ClusterSettings {
         memory_nodes,
@@ -52,7 +52,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Cluster
 const POOL: u64 = 2 << 20;
 const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
 
-/// Returns the secret of a master, from the number that it draws.
+/// Returns the secret of a master, derived from the random number of its start.
 fn secret(number: u64) -> HashKey {
     HashKey::new(u128::from(number).to_le_bytes())
 }
@@ -64,15 +64,15 @@ struct LogicNode {
     control: String,
     logic: NodeLogic,
     alive: bool,
-    /// The name that the node has been told.
+    /// The name that the master has given the node.
     name: Option<MnId>,
 }
 
-/// A master, its disk and its memory nodes; every action is carried out at once and in order.
+/// A master, its disk and its memory nodes. Every action is carried out at once and in order.
 struct LogicCluster {
     settings: ClusterSettings,
     master: MasterLogic,
-    /// The persisted records, which survive the master.
+    /// The stored records, which survive a crash of the master.
     disk: BTreeMap<String, MasterRecord>,
     nodes: Vec<LogicNode>,
     now_ms: u64,
@@ -132,7 +132,7 @@ impl LogicCluster {
                 .unwrap();
     }
 
-    /// Feeds an event and carries out all that follows from it, until a crash or silence.
+    /// Feeds an event, and all events that follow from its actions, until the master crashes or no event is left.
     fn feed(&mut self, event: MasterEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -164,8 +164,8 @@ impl LogicCluster {
                 }
                 None
             }
-            // Nodes that are left over become members when the cluster is formed, and replicas move
-            // there: `changes.rs` is about that.
+            // Jobs are ignored: nodes that join a formed cluster become members, and replicas move there, but
+            // `changes.rs` tests that.
             MasterAction::Job { .. } => None,
             MasterAction::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
@@ -190,12 +190,12 @@ impl LogicCluster {
         }
     }
 
-    /// Asks the master; `None` if it crashed before it replied.
+    /// Sends the master a request; returns `None` if it crashed before it replied.
     fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
         self.ask_of(None, request)
     }
 
-    /// Asks the master, as a process of this cluster.
+    /// Sends the master a request of a process of this cluster.
     fn ask_of(
         &mut self,
         cluster: Option<ClusterId>,
@@ -222,7 +222,7 @@ impl LogicCluster {
             verbs: None,
             pool_bytes: node.description.pool_bytes,
         });
-        // Another process in its place does not get the reply.
+        // Another process in the node's place does not get the reply.
         let same = self.nodes[at].description.identity == identity;
         if let Some(MasterReply::Joined { node }) = reply
             && same
@@ -233,7 +233,7 @@ impl LogicCluster {
         reply
     }
 
-    /// Lets time pass; nodes without a name ask for one.
+    /// Lets time pass, in which nodes without a name join.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 50 {
             self.now_ms += 50;
@@ -266,8 +266,8 @@ impl LogicCluster {
         }
     }
 
-    /// Checks that the view and the memory nodes agree, and that no more is reserved than the view
-    /// uses.
+    /// Checks that the view and the memory nodes agree, and that nodes have reserved nothing that the view does not
+    /// use.
     fn check(&mut self, view: &View) {
         view.check().unwrap();
         let geometry = view.geometry;
@@ -385,7 +385,7 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
         assert_eq!(world.join(1), Some(MasterReply::Joined { node: MnId(1) }));
         world.restart_master();
     }
-    // A new process at the address of an old one takes its place, under another name.
+    // A new process at the address of an old one takes the old one's place, under another name.
     world.nodes[0] = sim_node(900, world.nodes[0].control.clone(), POOL);
     assert_eq!(world.join(0), Some(MasterReply::Joined { node: MnId(2) }));
     world.restart_master();
@@ -394,7 +394,7 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
     let names: Vec<u16> = view.members.iter().map(|member| member.node.0).collect();
     assert_eq!(names, [1, 2, 3]);
 
-    // A node of the view cannot move; a new one becomes a member.
+    // A node that the view lists cannot change its address. A new process at the old address becomes a member.
     let at = std::mem::replace(&mut world.nodes[1].control, "elsewhere:1".into());
     assert!(matches!(world.join(1), Some(MasterReply::Refused { .. })));
     world.nodes[1].control = at;
@@ -451,7 +451,7 @@ fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
         let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL; 3]);
         world.crash_after = Some(dies_after);
         world.pass(50);
-        // Master and node have ended together; a new process starts at the same address.
+        // Master and node have ended together, and a new process starts at the node's address.
         if world.master.view().is_some() {
             break;
         }
@@ -478,10 +478,11 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
             assert!(replace_after > 50, "the test does not reach the reservations");
             return;
         };
-        // The process that the view names, whichever it is, has lent all memory in the view.
+        // The process that the view names, be it the old one or the new one, has reserved all memory in the view.
         let mut members = view.members.iter();
         let Some(member) = members.find(|member| member.control == "node1:1") else {
-            // The new process serves no cluster and is at no view: that was noticed at once.
+            // The view names the old process. The new one serves no cluster and shows no view, which the master noticed
+            // at once.
             assert!(world.log.iter().any(|line| line.contains("another process is in its place")));
             continue;
         };
@@ -537,7 +538,8 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
     world.form();
     let mut seen = BTreeSet::new();
     for round in 0..300 {
-        // Crash now and then: before the record, between record and reply, or after.
+        // The master crashes now and then: before it stores a record, between the record and the reply, or after the
+        // reply.
         if round % 7 == 0 {
             world.crash_after = Some(world.actions + round % 3);
         }
@@ -571,7 +573,8 @@ fn orphans_pass_to_one_later_session_each() {
     let (_, none) = world.open().unwrap();
     assert_eq!(none, []);
 
-    // A block that was given may be handed on under the name in the tables, with more of it used.
+    // A session is allowed to hand on a block that it was given, under the owner in the tables, with more of it
+    // allocated.
     let used = orphan(3, first, 9);
     let taken_over = orphan(4, second, 0);
     let orphans = vec![used, taken_over];
@@ -594,7 +597,7 @@ fn orphans_pass_to_one_later_session_each() {
     assert_eq!(world.ask(request), Some(nothing), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);
-    // Not so a block that was never the session's, or that makes no sense.
+    // A session cannot hand on a block that was never its own, or one that does not exist.
     let wrong = [
         orphan(5, second, 0),
         Orphan { block: BlockId { region: 99, block: 0 }, ..orphan(0, third, 0) },
@@ -611,12 +614,12 @@ fn orphans_pass_to_one_later_session_each() {
         });
         assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
     }
-    // Less used than when it was given: its first objects are in use.
+    // This hand-over says that fewer objects are allocated than when the block was given, so it is refused.
     let orphans = vec![orphan(3, first, 8)];
     let refused =
         world.ask(MasterRequest::Close { client: third, orphans, work: Default::default() });
     assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{refused:?}");
-    // The session may never have heard of a block that it does not mention.
+    // The session perhaps never learned of a block that it does not mention, so the block is given again.
     assert_eq!(world.open().unwrap().1, [taken_over]);
     let never =
         MasterRequest::Close { client: ClientId(4000), orphans: vec![], work: Default::default() };
@@ -639,7 +642,7 @@ fn the_master_tells_who_may_own_blocks() {
     assert_eq!(owners.orphans, [mine]);
     assert!(second < owners.unused_from);
     assert_eq!(world.open().unwrap().0, owners.unused_from);
-    // A block that was handed out is no orphan.
+    // A block that was given is no orphaned block any more.
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
     assert_eq!((owners.open.len(), owners.orphans), (2, vec![]));
 }
@@ -662,7 +665,7 @@ fn a_restart_keeps_orphans_and_sessions() {
     assert_eq!(world.open().unwrap().1, [], "handed out before the restart");
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, [orphan(2, second, 0)]);
-    // A repeated close must not give the orphaned block again after another session got it.
+    // A repeated `Close` must not give the block again after another session got it.
     world.restart_master();
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, []);
@@ -705,7 +708,7 @@ fn a_cluster_is_formed_when_somebody_asks_for_it_and_only_one() {
     assert!(world.disk.is_empty(), "{:?}", world.disk);
     let form = |cluster| MasterRequest::Form { cluster };
     assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
-    // The answer may have been lost, and the master may have crashed since.
+    // The request is repeated, because its answer was possibly lost, and the master has possibly crashed since.
     assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
     world.restart_master();
     assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
@@ -719,7 +722,7 @@ fn a_cluster_is_formed_when_somebody_asks_for_it_and_only_one() {
     assert!(matches!(opened, Some(MasterReply::Opened { .. })), "{opened:?}");
 }
 
-/// Returns the join of a memory node, with all addresses on one host.
+/// Returns the join of a memory node whose addresses are all on one host.
 fn joins(identity: u64, host: &str, fabrics: &[&str]) -> MasterRequest {
     let at = |fabric, port| fabrics.contains(&fabric).then(|| format!("{host}:{port}"));
     MasterRequest::Join {
@@ -737,7 +740,7 @@ fn joins(identity: u64, host: &str, fabrics: &[&str]) -> MasterRequest {
 fn a_node_that_others_could_not_reach_is_refused() {
     let elsewhere = Caller { elsewhere: true, ..Caller::default() };
     let here = Caller::default();
-    // On one machine, and over several.
+    // The cluster is on one machine, or on several.
     for (host, from) in [("127.0.0.1", here), ("10.0.0.2", elsewhere)] {
         let mut world = LogicCluster::new(settings(9, 1, 1), &[]);
         let both = ["shm", "tcp"];

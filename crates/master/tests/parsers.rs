@@ -1,8 +1,8 @@
-//! Every parser of foreign bytes: messages, frames, layouts of memory, stores.
+//! Tests of every parser of bytes from outside: messages, frames, layouts of memory, stores.
 //!
-//! The properties of each parser stand in its own crate (`parsers`), where the fuzz targets find them as well. Here are
-//! the bytes: random ones, valid messages, and messages with some bits and bytes changed; and the bounds on the memory
-//! that parsers take.
+//! The properties that each parser must have are in its own crate (`parsers`), where the fuzz targets use them as well.
+//! Here are the bytes: random ones, valid messages, and messages with some bits and bytes changed; and the limits on
+//! the memory that parsers take.
 
 // Promise SEC-1: No bytes make a parser panic or take much memory.
 
@@ -32,7 +32,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A change of bytes.
+/// A way to damage bytes.
 #[derive(Clone, Debug)]
 enum ByteDamage {
     Flip(Index, u8),
@@ -71,12 +71,12 @@ fn damaged(mut bytes: Vec<u8>, damage: &[ByteDamage]) -> Vec<u8> {
     bytes
 }
 
-/// Returns numbers, many of which are near some limit.
+/// Returns a strategy for numbers, many of which are near some limit.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..9, any::<u64>(), (0u32..64).prop_map(|bits| u64::MAX >> bits)]
 }
 
-/// Returns bytes that often form messages: most numbers in messages are small.
+/// Returns random bytes that often form messages, because most numbers in messages are small.
 fn mostly_small(random: &mut StdRng, length: usize) -> Vec<u8> {
     let byte = |random: &mut StdRng| match random.random_range(0..10) {
         0..5 => random.random_range(0..3),
@@ -87,11 +87,12 @@ fn mostly_small(random: &mut StdRng, length: usize) -> Vec<u8> {
     (0..length).map(|_| byte(random)).collect()
 }
 
-/// Returns messages of every kind, and checks that there are no more kinds: bytes with another kind form no message.
+/// Returns messages of every kind. Checks that there are no more than `kinds` kinds: bytes with another kind form no
+/// message.
 fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec<Vec<u8>> {
     let mut random = StdRng::seed_from_u64(7);
     let mut found = Vec::new();
-    // Kinds of one byte: from 0x80 on, a number takes several.
+    // Only kinds of one byte are tried: numbers from 0x80 on take several bytes.
     for kind in 0..0x80u8 {
         let before = found.len();
         for _ in 0..if usize::from(kind) < kinds { 100_000 } else { 20 } {
@@ -99,11 +100,11 @@ fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec
                 break;
             }
             let mut tail = mostly_small(&mut random, 300);
-            // Some kinds need so many right bytes that random ones do not form them, so the end is zeros.
+            // Some kinds need so many right bytes that random bytes do not form them, so the last bytes are zeros.
             let drawn = random.random_range(0..=tail.len());
             tail[drawn..].fill(0);
             let bytes = [behind, &[kind], &tail].concat();
-            // A few messages of each kind.
+            // A few messages of each kind are enough.
             if let Some(message) = control::drawn::<T>(&bytes) {
                 found.push(control::written(&message));
             }
@@ -114,7 +115,7 @@ fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec
     found
 }
 
-/// The bytes of a request before its kind: the frame's own kind, the id and the deadline; then the cluster, here none.
+/// The bytes of a request before its kind: the frame's kind, the id and the deadline; then the cluster, here none.
 const CALL: [u8; 3] = [0, 5, 100];
 const NOBODYS: u8 = 0;
 /// The bytes of an answer before its kind: the id, and the mark of an answer.
@@ -125,8 +126,7 @@ const MASTER_REPLIES: usize = 22;
 const NODE_REQUESTS: usize = 15;
 const NODE_REPLIES: usize = 10;
 
-/// Returns the bound on the memory of a parser: a message in memory is at most so many times as long as its bytes, and
-/// an error takes a little.
+/// Returns the limit on the memory that a parser takes: 256 times the length of the message, and some KiB for an error.
 fn allowed(bytes: &[u8]) -> u64 {
     16 * 1024 + 256 * bytes.len() as u64
 }
@@ -138,7 +138,7 @@ fn bounded<T>(bytes: &[u8], parse: impl FnOnce() -> T) -> T {
     parsed.expect("it was run")
 }
 
-/// Runs all parsers of messages over these bytes.
+/// Runs all parsers of messages on these bytes.
 fn all_of_control(bytes: &[u8]) -> bool {
     let frames = [
         bounded(bytes, || control::call_of_master(bytes)),
@@ -158,7 +158,7 @@ fn all_of_control(bytes: &[u8]) -> bool {
     frames.into_iter().chain(messages).any(|taken| taken)
 }
 
-/// Each kind of message: whole, with every one of its bytes changed, and cut off everywhere.
+/// Parses messages of each kind: whole, with every one of their bytes changed, and cut off after every byte.
 #[test]
 fn messages_of_every_kind_come_back_and_damaged_ones_do_no_harm() {
     let requests = messages::<Stamped<MasterRequest>>(MASTER_REQUESTS, &[NOBODYS]);
@@ -199,7 +199,7 @@ fn messages_of_every_kind_come_back_and_damaged_ones_do_no_harm() {
     }
 }
 
-/// A list that claims to be long takes no memory before its items are there.
+/// A list whose length is given as large takes no memory before its items have arrived.
 #[test]
 fn lengths_that_lie_take_no_memory() {
     let long = [0xff, 0xff, 0xff, 0xff, 0x7f];
@@ -212,7 +212,7 @@ fn lengths_that_lie_take_no_memory() {
                 let taken = measure(|| {
                     control::stream_to_master(&stream, ones + 1);
                 });
-                // A connection keeps some KiB, whatever comes.
+                // A connection takes at most some KiB, whatever arrives.
                 assert!(taken.bytes_max <= (64 << 10), "{taken:?} for {stream:?}");
                 for head in [&CALL[..], &ANSWER, &[]] {
                     all_of_control(&[head, &[kind], &behind].concat());
@@ -252,7 +252,7 @@ fn view() -> View {
     view
 }
 
-/// Returns the view, and the next ones of a split.
+/// Returns a view, and the next views during a split.
 fn views() -> Vec<View> {
     let sibling = vec![PoolPlace { node: MnId(0), offset: (1 << 30) + (8 << 24) }];
     let mut views = vec![view(), view().splitting(&[(1, sibling)])];
@@ -262,14 +262,14 @@ fn views() -> Vec<View> {
     views
 }
 
-/// Returns updates, whole and as differences, for a client with the first view.
+/// Returns updates for a client with the first view: whole views, and differences.
 fn updates() -> Vec<Vec<u8>> {
     let views = views();
     let told = |view| [ViewUpdate::to(view, Some(&views[0])), ViewUpdate::from(view.clone())];
     views[1..].iter().flat_map(told).map(|update| control::written(&update)).collect()
 }
 
-/// One changed byte of an update makes a directory of two to the 24th entries, which no message holds.
+/// One changed byte makes an update with a directory of 2^24 entries, which no message can hold.
 #[test]
 fn a_view_that_is_too_long_for_a_message_does_no_harm() {
     let updates = updates();
@@ -314,7 +314,7 @@ proptest! {
     ) {
         for (kind, whole) in fabric::samples(numbers, &data).into_iter().enumerate() {
             prop_assert!(fabric::all(&whole)[kind], "{kind}: {whole:?}");
-            // Requests and replies are checked in place; only encoding them anew takes memory.
+            // Requests and replies are checked without copying them; only encoding them anew takes memory.
             let damaged = damaged(whole.clone(), &damage);
             bounded(&damaged, || fabric::all(&damaged));
             for cut in 0..whole.len() {

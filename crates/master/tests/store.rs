@@ -1,4 +1,4 @@
-//! The master's store: persisted records are there again, and no other bytes are taken for records.
+//! Tests of the master's store: stored records are there again, and no other bytes are accepted as records.
 
 use std::fs::Permissions;
 use std::io::Write as _;
@@ -70,19 +70,18 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(store.name(), path.to_str().unwrap());
     drop(store);
-    // The file has these permissions after a copy, for instance.
+    // The file has these permissions after it was copied, for instance.
     std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     drop(MasterStore::open(&dir.path().join("new")).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-    // A file that lost its contents is an empty store, not a new kind of error.
+    // A file without contents is an empty store, not an error.
     std::fs::File::create(&path).unwrap();
     assert_eq!(MasterStore::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
 }
 
 #[test]
 fn the_bytes_of_records_stay_readable() {
-    // Written by the first version; a change that cannot read these bytes needs another format
-    // number.
+    // The first version wrote these bytes. A change by which they cannot be read needs another format number.
     let bytes = [
         &[3, 1][..],
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x70],
@@ -96,7 +95,7 @@ fn the_bytes_of_records_stay_readable() {
         postcard::from_bytes::<MasterRecord>(b"\x06\x41").unwrap(),
         MasterRecord::ClientIds { end: 65 }
     );
-    // With its checksum: the CRC-32C of 06 41 and the key, as any other program computes it.
+    // The stored bytes end with the checksum: the CRC-32C of 06 41 and the key, as any other program computes it.
     let ids = MasterRecord::ClientIds { end: 65 };
     let bytes = [&b"\x06\x41"[..], &crc32c(b"\x06\x41client-ids").to_le_bytes()].concat();
     assert_eq!(entry_format::encode(&ids), ("client-ids".into(), bytes));
@@ -172,7 +171,7 @@ fn another_format_and_undecodable_records_are_named() {
     refused("it is a record of cluster");
     overwrite(&dir, "client-ids", &entry_format::seal("client-ids", b"\x06\x41\x00".to_vec()));
     refused("1 bytes too many");
-    // Formats of this version, of one without checksums, and of one to come.
+    // The formats of this version, of one without checksums, and of a future one.
     overwrite(&dir, "format", b"fusee-master 11");
     assert!(matches!(refused("fusee-master 11"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", b"fusee-master 6");

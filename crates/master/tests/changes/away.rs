@@ -1,4 +1,5 @@
-//! A master that is stopped, starved or asleep, and one that is told to end: no living process is harmed.
+//! Tests of a master that is stopped, starved or asleep, and of one that is told to end: no living process may be
+//! harmed.
 
 use fusee_control::master::MasterRequest;
 use fusee_core::verbs::MnId;
@@ -16,12 +17,12 @@ fn nothing_expires_while_the_master_is_away() {
     world.now_ms += 100 * LEASE_MS;
     world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // Nor while there is no master.
+    // Nothing expires either while no master runs.
     world.restart_master();
     world.now_ms += 100 * LEASE_MS;
     world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // But a session that does not come back expires.
+    // But a session that sends no heartbeat afterwards expires.
     world.sessions[0].renews = false;
     world.pass(LEASE_MS + 200);
     assert_eq!(world.status().open_sessions, 0);
@@ -35,8 +36,8 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     let comes = world.open();
     let gone = world.open();
     world.pass(500);
-    // The master was stopped for long. Then it reads what waited: the ends of connections that were given up, while
-    // others are made.
+    // The master was stopped for long. Then it first reads the ends of connections that processes have closed
+    // meanwhile, before it reads anything from the processes' new connections.
     world.now_ms += 8 * LEASE_MS;
     for connection in [1, 2, 1_000_000, 1_000_001, 1_000_002] {
         world.feed(MasterEvent::ConnectionClosed { connection });
@@ -48,7 +49,7 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     world.sessions[1].renews = false;
     world.pass(LEASE_MS - 200);
     assert_eq!((world.status().open_sessions, world.view().number), (2, 1), "{:#?}", world.log);
-    // A lease later, a session that has not come has expired.
+    // After a lease, a session that has sent no heartbeat has expired.
     world.pass(200);
     assert!(world.said(&format!("{gone} has expired")), "{:#?}", world.log);
     assert!(!world.said(&format!("{comes} has expired")), "{:#?}", world.log);
@@ -61,13 +62,13 @@ fn a_master_that_gets_little_time_takes_nobody_for_silent() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(500);
-    // Of every 400 ms the master runs for a moment only, and hears nothing.
+    // The master runs only for a moment in every 400 ms, and receives no message.
     for _ in 0..6 {
         world.now_ms += LEASE_MS * 4 / 10;
         world.feed(MasterEvent::Tick);
     }
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1), "{:#?}", world.log);
-    // Silent processes are noticed all the same.
+    // Silent processes are noticed nevertheless.
     for _ in 0..10 {
         world.now_ms += LEASE_MS * 4 / 10;
         world.feed(MasterEvent::Tick);
@@ -92,7 +93,7 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
     assert!(!world.said("is lost"), "{:#?}", world.log);
 }
 
-/// At its return, the master first sees the end of a job, which has it ask a node whether it still runs.
+/// When the master returns, it first gets the result of a failed job, and therefore asks a node whether it still runs.
 #[test]
 fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -105,7 +106,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
         world.feed(MasterEvent::Tick);
     }
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
-    // Silence that the master itself hears counts.
+    // Silence is counted while the master runs all the time.
     for _ in 0..10 {
         world.now_ms += LEASE_MS / 10;
         world.feed(MasterEvent::Tick);
@@ -113,7 +114,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
     assert!(world.said("is lost: it does not answer"), "{:#?}", world.log);
 }
 
-/// Jobs end while no message comes from outside: that does not count as listening.
+/// The ends of jobs alone do not count as time in which the master listens, because no message comes from outside.
 #[test]
 fn the_end_of_a_job_is_no_word_from_outside() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -131,7 +132,7 @@ fn the_end_of_a_job_is_no_word_from_outside() {
     assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
 }
 
-/// A master that is told to end completes its change, and begins none; the next one goes on.
+/// A master that is told to end completes its change and begins no other; the next master continues.
 // Promise CHG-19: A master told to end ends its change first.
 #[test]
 fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {

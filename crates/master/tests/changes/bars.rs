@@ -1,5 +1,5 @@
-//! Members that bar others while no master is heard: the changes that the master makes for that, and the beginning of
-//! leases.
+//! Tests of bars, which members set while no master answers: the changes by which the next master settles them, and the
+//! begin of leases.
 
 // Promise SIL-5
 
@@ -13,7 +13,8 @@ use fusee_core::view::change::ChangeStage;
 
 use super::world::{LEASE_MS, TickCluster, settings};
 
-/// Has a session ask a member to bar another one; by the member's clock no master has been heard for long.
+/// Has a session ask a member to bar another member. By the first member's clock, no master has answered for a long
+/// time.
 fn bar(world: &TickCluster, at: usize, node: MnId, view: u64) -> NodeReply {
     static LEAPS: AtomicU64 = AtomicU64::new(1);
     let leap = LEAPS.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +32,7 @@ fn led_by(view: &View, node: MnId) -> Vec<u32> {
     led.map(|(number, _)| number).collect()
 }
 
-/// Returns how long before a question the lease of a new session begins.
+/// Returns how long before its request the lease of a new session begins, in milliseconds.
 fn behind_ms(world: &mut TickCluster) -> u64 {
     match world.ask(MasterRequest::Open) {
         Some(MasterReply::Opened { behind_ms, client, .. }) => {
@@ -59,7 +60,7 @@ fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
     assert_eq!((after.members.len(), after.number), (3, before.number + 4), "{:#?}", world.log);
     world.pass(LEASE_MS);
     assert_eq!(world.view().number, after.number, "once");
-    // A bar by the view that settled the last one is another bar.
+    // The member bars the same node again, by the view that settled the first bar: this is another bar.
     bar(&world, at, barred, after.number);
     world.until("it is settled again", |world| !is_barred(world, at));
     assert!(world.view().number > after.number);
@@ -81,7 +82,7 @@ fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
     }
 }
 
-/// The scope of a change that loses one member includes the subtables of members that others bar.
+/// A change that loses one member also settles the subtables whose primaries are barred.
 #[test]
 fn a_loss_settles_what_was_read_beside_others() {
     let mut world = TickCluster::formed(settings(4, 2, 2));
@@ -117,7 +118,7 @@ fn nobody_is_admitted_while_there_are_bars() {
     world.pass(100);
     let view = world.view();
     let gone = MnId(900);
-    // For a node that no view has, there is nothing to settle.
+    // A bar of a node that no view lists needs no settlement.
     bar(&world, 0, gone, view.number);
     world.until("it is taken back", |world| !is_barred(world, 0));
     assert_eq!(world.view().number, view.number);
@@ -133,7 +134,7 @@ fn leases_rest_on_contact_with_more_than_half_of_the_members() {
     world.pass(LEASE_MS);
     let behind = behind_ms(&mut world);
     assert!(behind <= LEASE_MS / 4 + 100, "{behind}");
-    // A master that has just begun to lead has no contact.
+    // A master that has just started has no contact.
     world.restart_master();
     assert_eq!(behind_ms(&mut world), u64::MAX);
     world.pass(LEASE_MS);

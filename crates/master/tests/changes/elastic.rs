@@ -1,11 +1,12 @@
-//! The pool grows and shrinks: regions on demand, memory nodes that join and that are drained; with a master that
-//! crashes at any step, and members that are lost.
+//! Tests of a data space that grows and shrinks: regions on demand, memory nodes that join, and memory nodes that are
+//! drained. The master crashes at every possible step, and members are lost.
 
 // Promise MEM-32
 
 use super::*;
 
-/// Asks for room. A client that is told to wait for a `call` names it the next time.
+/// Asks for a region. If the reply names a call for memory, sets `call`, which the next request of this client has to
+/// name.
 fn more_room(world: &mut TickCluster, client: ClientId, call: &mut u64) -> MasterReply {
     more_room_for(world, Redundancy::Replicated, client, call)
 }
@@ -18,7 +19,7 @@ fn more_room_for(
 ) -> MasterReply {
     loop {
         let view = world.view().number;
-        // `None`: the master crashed before it replied.
+        // The reply is `None` if the master crashed before it replied.
         match world.ask(MasterRequest::MoreRoom { redundancy, client, view, call: *call }) {
             Some(MasterReply::Called { call: next }) => {
                 *call = next;
@@ -30,8 +31,8 @@ fn more_room_for(
     }
 }
 
-/// Adds regions as long as there is room, and until a call on all sessions has brought no memory. Returns the number of
-/// regions each time, and the reason for the end.
+/// Adds regions until there is no room and a call on all sessions has brought no memory. Returns the numbers of regions
+/// after each change, and the reason why no region can be added.
 fn fill_up(world: &mut TickCluster, client: ClientId) -> (Vec<usize>, String) {
     let mut counts = vec![world.view().regions.len()];
     let mut call = 0;
@@ -49,7 +50,7 @@ fn fill_up(world: &mut TickCluster, client: ClientId) -> (Vec<usize>, String) {
     panic!("it is never refused");
 }
 
-/// Checks that every replica is where the view says, and that no more is reserved.
+/// Checks that every replica is where the view says, and that nodes have reserved nothing else.
 fn check_reserved(world: &TickCluster, view: &View) {
     let count =
         |places: &[PoolPlace], node| places.iter().filter(|p| p.node == node).count() as u64;
@@ -83,7 +84,7 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
     world.pass(LEASE_MS);
     assert_eq!(world.view(), view, "the asker has not seen the newest view");
     let (counts, reason) = fill_up(&mut world, client);
-    // 1 MiB holds 3 regions of 256 KiB beside the index, twice replicated over three nodes.
+    // With the index, a pool of 1 MiB has room for 3 regions of 256 KiB; three nodes hold two replicas of each region.
     assert_eq!(counts, [3, 4]);
     assert!(reason.contains("start another memory node"), "{reason}");
     let view = world.view();
@@ -101,7 +102,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let (_, reason) = fill_up(&mut world, client);
     assert!(reason.contains("fewer than that have as much left"), "{reason}");
     world.pass(100);
-    // The wait for a session that does not hear of the call is short.
+    // If a session does not learn of the call, the wait for it is short.
     world.sessions[1].renews = false;
     fill_up(&mut world, client);
     world.sessions[1].renews = true;
@@ -110,7 +111,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let mut call = 0;
     let mut late_call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
-    // Blocks that are handed on for a running call may be taken before this client looks.
+    // A request during a call waits for the next call, because blocks that are handed on for the present call are
+    // possibly taken before this client asks for them.
     assert_eq!(more_room(&mut world, client, &mut late_call), MasterReply::Done);
     assert!(late_call > call);
     world.pass(100);
@@ -126,7 +128,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
-    // A client that found a block, and is short again, begins another call.
+    // A client that found a block, and is short of memory again, begins another call.
     let mut again = 0;
     assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
     assert!(again > call);
@@ -148,7 +150,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
 }
 
-/// While a session may soon free memory, a refused client may ask again; otherwise it is told that this is in vain.
+/// While some session will possibly free memory soon, a refused client is told that it can ask again; otherwise it is
+/// told that asking is in vain.
 // Promise MEM-17
 #[test]
 fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
@@ -157,7 +160,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let other = world.open();
     fill_up(&mut world, client);
     let refused = |world: &mut TickCluster| {
-        // The pause since the last call.
+        // The pause after the last call passes.
         world.pass(100);
         let mut call = 0;
         assert_eq!(more_room(world, client, &mut call), MasterReply::Done);
@@ -171,7 +174,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     world.sessions[1].stirs = false;
     assert_eq!(refused(&mut world), MasterReply::Exhausted);
 
-    // A block that is handed on may help, unless it is known to be in use.
+    // After a block has been handed on, asking again can help, unless the block is known to be in use.
     let class = SizeClass::from_code(4).unwrap();
     let mut serial = 0;
     let mut hand_on = |world: &mut TickCluster, block: u32, is_used: bool| {
@@ -192,7 +195,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(reply == MasterReply::Exhausted, is_used, "{reply:?}");
     }
-    // The same if the call had ended before.
+    // The same holds if the block is handed on after the call has ended.
     world.pass(100);
     let mut call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
@@ -201,7 +204,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)));
     assert_eq!(refused(&mut world), MasterReply::Exhausted);
 
-    // A session that does not hear of the call may have memory.
+    // A session that does not learn of the call possibly has unused memory.
     world.pass(100);
     world.sessions[1].renews = false;
     let mut call = 0;
@@ -210,13 +213,13 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)), "one is silent");
 }
 
-/// The entry cannot be read on any replica. Other splits go on, and the operator is told.
+/// The entry cannot be read on any replica. Other subtables are split, and the operator is told.
 // Promise DMG-12: An unreadable entry prevents no other split.
 #[test]
 fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
-    // All requests by the newest view are served by the next change.
+    // The next change serves all requests that name the newest view.
     let ask = |world: &mut TickCluster, subtable| {
         let view = world.view().number;
         world.ask(MasterRequest::Split { subtable, view })
@@ -262,7 +265,7 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     assert_eq!(world.status().problem.as_ref(), Some(reason));
     assert!(world.said(reason), "it is an event");
     assert!(!world.sessions[0].expelled);
-    // The split is tried again, whatever has become of the entry.
+    // The entry is removed. Later the split is tried again, and succeeds.
     let view = world.view();
     let places = view.subtables[damaged].replicas().to_vec();
     places.iter().for_each(|place| write(&world, *place, 8 * 6, 0));
@@ -281,7 +284,7 @@ fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
     let reason = 'full: {
         for turn in 0..1000 {
             let view = world.view();
-            // The subtable that was split least.
+            // The subtable that was split the fewest times.
             let depths = (0u32..).zip(&view.subtables).map(|(i, s)| (s.local_depth, i));
             let (_, subtable) = depths.min().unwrap();
             match world.ask(MasterRequest::Split { subtable, view: view.number }) {
@@ -364,7 +367,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let handed_on = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(handed_on.clone()));
-    // By now the owner may have got the block again, from the pool.
+    // By now the owner has possibly got the block again, from the pool, so a repeated hand-over must change nothing.
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     world.restart_master();
@@ -375,9 +378,9 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     assert_eq!(world.ask(take()), Some(handed_on));
 }
 
-/// A session was given the same block twice, under the same name: its owner had got it again from the pool. The
-/// session's report about the first time may come before it has heard of the second one: then the second gift does not
-/// count as taken over.
+/// A session was given the same block twice, because the owner had got it again from the pool and handed it on again.
+/// The session's report that it took the block over can be about the first time, and come late. Then the session does
+/// not count as the taker of the second time.
 // Promise MEM-10: A late report about a block does not affect its next owner.
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
@@ -430,7 +433,7 @@ fn who_comes_back_late_has_the_others_called_upon_again() {
         let mut call = 0;
         assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
         let waited_for = call;
-        // All sessions acknowledge the call meanwhile, and no client asks.
+        // All sessions acknowledge the call meanwhile, and no client asks for memory.
         world.pass(away_ms);
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(matches!(reply, MasterReply::Refused { .. }), !is_late, "{reply:?}");
@@ -470,7 +473,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let close = |client| MasterRequest::Close { client, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(hand_on(1, left(3))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(first)), handed_on(true, left(3)));
-    // The first taker has given it back to the pool, from where the owner has got it again.
+    // The first taker has given the block back to the pool, and the owner has got it again from there.
     assert_eq!(world.ask(hand_on(2, left(9))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(second)), handed_on(true, left(9)));
     for client in [first, owner] {
@@ -527,7 +530,8 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
                 world.ask(MasterRequest::Abandon { client: taker });
                 world.until("the recovery", TickCluster::is_whole);
             }
-            // The taker may have given it back to the pool, and the owner may have got it from there.
+            // The taker has possibly given the block back to the pool, and the owner has possibly got it again from
+            // there.
             assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
             let now = Orphan { first: 5, ..orphan };
             let orphans = if has_it_again { vec![now] } else { vec![] };
@@ -570,7 +574,8 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(take()), Some(left));
 }
 
-/// The taker may have given it back to the pool, and the owner may have got it from there, and written to its new part.
+/// A block was given to a session (the taker). The taker has possibly given it back to the pool, and its former owner
+/// has possibly got it again from there and written to objects that were never allocated before.
 // Promise MEM-9: No block is offered under an owner that could get it again.
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
@@ -601,12 +606,12 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let close = MasterRequest::Close { client: taker, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     world.recoveries_fail = false;
-    // The tables here call no block the dead session's own.
+    // In this test no table names the dead session as the owner of the block.
     world.until("the recovery", TickCluster::is_whole);
     assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
 }
 
-/// The owner had got it back from the pool. Its recovery found the block empty, or a header that cannot be read.
+/// The owner had got the block back from the pool. Its recovery found the block empty, or a header that cannot be read.
 // Promise MEM-9
 #[test]
 fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
@@ -645,10 +650,10 @@ fn missing_replicas_come_before_new_regions() {
     let client = world.open();
     let gone = world.open();
     assert_eq!(world.view().regions.len(), 3);
-    // Recovery of clients comes before new replicas.
+    // Recovery of clients comes before new replicas; it fails here, so that replicas remain missing.
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: gone });
-    // Two nodes hold 6 replicas of regions: enough for 3 regions, not for 4.
+    // Two nodes have room for 6 replicas of regions: enough for 3 regions, not for 4.
     world.kill(0);
     world.until("the loss", |w| w.view().members.len() == 2 && w.view().change.is_none());
     assert!(world.status().missing_replicas > 0);
@@ -659,19 +664,19 @@ fn missing_replicas_come_before_new_regions() {
     assert_eq!(world.view().regions.len(), 3);
 }
 
-/// Returns settings for pools that are a quarter full of regions, all with all of their replicas.
+/// Returns settings with small regions, so that regions with all of their replicas take a quarter of the pools.
 fn roomy() -> ClusterSettings {
     let geometry = Geometry { region_bytes: 64 << 10, ..settings(3, 2, 2).geometry };
     ClusterSettings { geometry, ..settings(3, 2, 2) }
 }
 
-/// Asks for room until there are so many regions, always by the view that the client knows, as sessions do. Returns the
-/// number of steps and of views.
+/// Asks for regions until there are this many. Each request names the newest view, as sessions do. Returns the number
+/// of steps and of views that this took.
 fn ask_until_there_are(world: &mut TickCluster, client: ClientId, regions: usize) -> (usize, u64) {
     let begun = world.view().number;
     for steps in 0..600 {
         let view = world.view();
-        // A region is of use when sessions know it and its first place leads it.
+        // A region is of use when sessions know it and its primary hands out its blocks.
         let leads = view.change.as_ref().is_none_or(|change| change.stage == ChangeStage::Switched);
         if view.regions.len() >= regions && leads {
             return (steps, view.number - begun);
@@ -682,7 +687,8 @@ fn ask_until_there_are(world: &mut TickCluster, client: ClientId, regions: usize
     panic!("no region comes: {:#?}", world.log);
 }
 
-/// The next copy begins in the step in which a change ends: requests that come meanwhile are remembered.
+/// The next copy of a region begins in the same step in which a change ends. Requests for regions that come during the
+/// change are remembered, so that they come first.
 // Promise CHG-24: A requested region comes before moves and between repairs.
 #[test]
 fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
@@ -707,7 +713,7 @@ fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     );
     assert!(views <= 7, "the copy under way, and the region: {views} views, {steps} steps");
     assert!(world.status().missing_replicas > 1, "others are still to come");
-    // And then they come, though a client asks all the time.
+    // The missing replicas are added, although a client asks for regions all the time.
     for _ in 0..300 {
         let _ = more_room(&mut world, client, &mut 0);
         world.step();
@@ -766,7 +772,7 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
     check_reserved(&world, &world.view());
 }
 
-/// Regions and splits take turns, so that neither keeps the other away.
+/// Regions and splits take turns, so that neither keeps the other waiting.
 // Promise CHG-28: Regions and splits take turns; each request is served once.
 #[test]
 fn splits_that_are_always_wanted_keep_no_region_away() {
@@ -793,7 +799,7 @@ fn splits_that_are_always_wanted_keep_no_region_away() {
     world.until("the splits", |w| w.view().subtables.len() > splits);
 }
 
-/// A lost primary makes no room, though its region has another primary since.
+/// The replacement of a lost primary makes no room, so it does not fulfil a request for a region.
 #[test]
 fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
     let mut world = TickCluster::formed(roomy());
@@ -812,7 +818,8 @@ fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
     world.until("the region", |world| world.view().regions.len() > before);
 }
 
-/// A session that knows a region of which no memory node hands out blocks yet does not ask for another one.
+/// A session knows a new region, but no memory node hands out its blocks yet. The session's request adds no other
+/// region.
 // Promise CHG-28
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {
@@ -859,7 +866,7 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     assert!(!world.sessions[1].expelled);
 }
 
-/// Adds a region; the master crashes after so many ticks, or node 2 dies.
+/// Adds a region. After `crash_after` ticks the master crashes, or after `dies_after` ticks node 2 dies.
 fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (TickCluster, usize) {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(2));
@@ -916,7 +923,8 @@ fn a_member_that_is_lost_while_a_region_comes_takes_nothing_along() {
     }
 }
 
-/// Returns, for each member, its replicas of subtables and of regions, and its primaries of subtables.
+/// Returns for each member the numbers of its replicas of subtables, its replicas of regions, and its primaries of
+/// subtables.
 fn shares(view: &View) -> Vec<[u64; 3]> {
     let share = |node| {
         let led = view.subtables.iter().filter(|subtable| subtable.primary().node == node);
@@ -943,7 +951,7 @@ fn check_all(world: &TickCluster, view: &View) {
     assert!(world.sessions.iter().all(|session| !session.expelled), "{:#?}", world.log);
 }
 
-/// Runs three full nodes and a session; a fourth node joins.
+/// Runs three full nodes and a session; then a fourth node joins.
 fn join(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (TickCluster, usize) {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -1018,7 +1026,7 @@ fn ask_to_drain(world: &mut TickCluster, node: u16, cancel: bool) -> MasterReply
     }
 }
 
-/// Runs four nodes and a session; node 1 is drained.
+/// Runs four nodes and a session; then node 1 is drained.
 fn drain(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (TickCluster, usize) {
     let mut world = TickCluster::formed(settings(4, 2, 2));
     fill(&world, MnId(9));
@@ -1078,7 +1086,7 @@ fn a_master_that_crashes_while_a_node_is_drained_goes_on() {
 #[test]
 fn members_may_be_lost_while_one_is_drained() {
     let (_, ticks) = drain(None, None);
-    // The drained one, and one that takes replicas over.
+    // Node 1 is the drained node; node 2 receives replicas.
     for dies in [1, 2] {
         for dies_after in 0..ticks {
             let (mut world, _) = drain(None, Some((dies_after, dies)));
@@ -1093,8 +1101,8 @@ fn members_may_be_lost_while_one_is_drained() {
     }
 }
 
-/// Drains one of five nodes, which has pairs without redundancy. After so many ticks the master crashes, or the node
-/// dies, or the next one does. Returns the node's name.
+/// Drains one of five nodes, which holds pairs without redundancy. After `crash_after` ticks the master crashes; or
+/// after `dies.0` ticks the drained node (`dies.1`) or the next node dies. Returns the drained node's name.
 fn drain_single(
     crash_after: Option<usize>,
     dies: Option<(usize, bool)>,
@@ -1111,7 +1119,7 @@ fn drain_single(
         }
         view.change.is_none() && single(&view) == 2
     });
-    // Room for the drained replicas.
+    // The fifth node has room for the drained replicas.
     world.add_node();
     world.until("the fifth", |world| {
         let is_moving = world.status().rebalancing;
@@ -1122,7 +1130,7 @@ fn drain_single(
     let node = singles.next().expect("they are there").primary().node;
     let begun = world.ticks.get();
     world.crash_after.set(crash_after.map(|ticks| begun + ticks));
-    // The node itself, or the next one.
+    // The node that dies is the drained node, or the next one.
     let name = |it: bool| if it { node.0 } else { (node.0 + 1) % 5 };
     world.dies_after = dies.map(|(ticks, it)| (begun + ticks, name(it).into()));
     assert_eq!(ask_to_drain(&mut world, node.0, false), MasterReply::Done);
@@ -1188,7 +1196,7 @@ fn a_drain_is_not_told_to_be_over_before_it_is() {
 fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
-    // It dies right after it has asked to join.
+    // The node dies right after it has asked to join.
     world.add_node();
     world.nodes.borrow_mut()[3].alive = false;
     let identity = 103;
@@ -1204,7 +1212,7 @@ fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
     let status = world.status();
     assert_eq!(status.members.len(), 3, "{:?} {:#?}", status.members, world.log);
     assert!(!world.disk.keys().any(|key| key == "member/00003"));
-    // The next one is not affected.
+    // The next node that joins is not affected.
     world.add_node();
     world.until("the next", |world| world.view().members.len() == 4 && world.is_whole());
     world.restart_master();
@@ -1223,7 +1231,7 @@ fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
     says(&mut world, 1, false, "there would be 2 memory nodes, and index_replicas is 3");
     says(&mut world, 7, false, "mn7 is no member of the cluster; there are mn0, mn1, mn2");
     says(&mut world, 1, true, "is not being drained");
-    // Enough nodes, but no room.
+    // There are enough nodes, but they have no room.
     let mut world = TickCluster::formed(settings(4, 2, 2));
     let client = world.open();
     fill_up(&mut world, client);
@@ -1241,7 +1249,8 @@ fn what_leaves_keeps_the_room_that_it_was_promised() {
     let mut world = TickCluster::formed(slow);
     let client = world.open();
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
-    // The others have room for this drain, but not for another one, nor for regions that come meanwhile.
+    // The other nodes have room for this drain, but not for another drain, nor for regions that are requested
+    // meanwhile.
     let reply = ask_to_drain(&mut world, 2, false);
     let MasterReply::Refused { reason } = reply else { panic!("{reply:?}") };
     assert!(reason.contains("and on those that are leaving already; start another"), "{reason}");

@@ -1,5 +1,5 @@
-//! The epochs before which no operation runs: expired sessions hold them back, and so do jobs, failed jobs whose verbs
-//! may still execute, and jobs of an earlier master.
+//! Tests of the epoch before which no operation runs. Expired sessions hold it back, and so do jobs, failed jobs whose
+//! verbs can still execute, and jobs of an earlier master.
 
 // Promise MEM-4: An epoch passes exactly when all sessions act in the newest.
 
@@ -9,7 +9,7 @@ use fusee_core::verbs::ClientId;
 
 use super::world::{TickCluster, settings};
 
-/// Sessions whose heartbeats name the epoch in which they act.
+/// A cluster, and sessions whose heartbeats name the epoch in which they are pinned.
 struct EpochSessions {
     world: TickCluster,
     clients: Vec<ClientId>,
@@ -25,7 +25,8 @@ impl EpochSessions {
         EpochSessions { world, clients, epochs: ClusterEpochs::default() }
     }
 
-    /// Sends heartbeats of all sessions, which act by the newest view and in the newest epoch, and wait for later ones.
+    /// Sends heartbeats of all sessions. The sessions are pinned by the newest view and in the newest epoch, and wait
+    /// for later epochs.
     fn renew(&mut self) {
         let pinned_by = self.world.view().number;
         let pinned_in = self.epochs.newest;
@@ -52,7 +53,8 @@ impl EpochSessions {
         self.world.step();
     }
 
-    /// Lets many epochs' time pass. Returns by how many epochs they went on.
+    /// Lets the time of many epochs pass. Returns by how many epochs the oldest epoch with a running operation has
+    /// advanced.
     fn pass(&mut self) -> u64 {
         let before = self.epochs.passed;
         (0..40).for_each(|_| self.renew());
@@ -60,7 +62,7 @@ impl EpochSessions {
     }
 }
 
-/// Returns whether epochs are held back: at most the one that has begun passes.
+/// Returns whether epochs are held back: then at most the epoch that has begun passes.
 fn is_held(sessions: &mut EpochSessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();
@@ -74,7 +76,7 @@ fn epochs_pass_when_all_act_in_the_newest() {
     assert!(!is_held(&mut sessions));
 }
 
-/// Its unfinished writes know addresses of its epoch, and so does the recovery that completes them.
+/// The session's unfinished writes know addresses of its epoch, and so does the recovery that completes these writes.
 #[test]
 fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
     let mut sessions = EpochSessions::open(2);
@@ -103,7 +105,7 @@ fn a_job_holds_the_epoch_in_which_it_began() {
     assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
 }
 
-/// The verbs of the job may execute until its session is fenced everywhere.
+/// Verbs of the job can execute until all members have fenced its session.
 #[test]
 fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
     let mut sessions = EpochSessions::open(1);

@@ -1,5 +1,5 @@
-//! A master that is not the cluster's own: over an empty store, over another cluster's, or over an old one. It may come
-//! at any time, and must not harm the data on memory nodes.
+//! Tests of a master that is not the cluster's own: over an empty store, over another cluster's store, or over an old
+//! one. Such a master can start at any time, and must not harm the data on memory nodes.
 
 // Promise MST-3: A wrong or empty master gets no node and erases nothing.
 
@@ -14,8 +14,8 @@ use fusee_master::record::MasterRecord;
 use super::world::{CLUSTER, LEASE_MS, TickCluster, settings};
 use super::{OTHER, check_contents, fill};
 
-/// Returns a cluster with data, and in its master's place a master that goes on from these records; and the records of
-/// its own master.
+/// Returns a cluster with data whose master was replaced by one with these records, and the records of the cluster's
+/// own master.
 fn usurped(records: Vec<MasterRecord>) -> (TickCluster, BTreeMap<String, MasterRecord>) {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -33,7 +33,7 @@ fn usurped(records: Vec<MasterRecord>) -> (TickCluster, BTreeMap<String, MasterR
     (world, own)
 }
 
-/// Brings the old master back, and checks that all is as it was.
+/// Brings the cluster's own master back, and checks that view and data are as before.
 fn comes_back(mut world: TickCluster, own: BTreeMap<String, MasterRecord>) {
     let view = own.values().find_map(|record| match record {
         MasterRecord::View(view) => Some(view.clone()),
@@ -52,7 +52,7 @@ fn a_master_over_an_empty_store_erases_nothing_and_stores_nothing() {
     let (mut world, own) = usurped(vec![]);
     assert!(world.disk.is_empty(), "{:?}", world.disk);
     assert!(world.said(&format!("of cluster {CLUSTER} come here, but this master has no cluster")));
-    // Neither a caller without a cluster gets a session, nor one of another cluster.
+    // Neither a caller that names no cluster nor one that names another cluster gets a session.
     for cluster in [None, Some(CLUSTER)] {
         let token = world
             .send_of(Caller { connection: 77, cluster, ..Caller::default() }, MasterRequest::Open);
@@ -76,12 +76,12 @@ fn a_master_of_another_cluster_gets_nobody_of_this_one() {
 
 #[test]
 fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
-    // Its store was restored from a copy that was made before they joined.
+    // The store was restored from a copy that was made before the nodes joined.
     let (world, own) = usurped(vec![MasterRecord::Cluster(CLUSTER)]);
     comes_back(world, own);
 }
 
-/// Asks a master over an empty store to form the cluster whose nodes are present.
+/// Asks a master over an empty store to form a cluster of the number of one whose nodes are present.
 fn formed_again(forms_after_ms: u64) -> TickCluster {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -92,7 +92,7 @@ fn formed_again(forms_after_ms: u64) -> TickCluster {
     let reply = world.ask(MasterRequest::Form { cluster: CLUSTER });
     if forms_after_ms == 0 {
         assert_eq!(reply, Some(MasterReply::Done));
-        // Other nodes that could form it are present.
+        // New nodes that could form the cluster are present as well.
         (0..3).for_each(|_| world.add_node());
         world.pass(300);
     } else {
@@ -118,7 +118,7 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
         }
         assert!(!world.sessions[0].expelled);
         if forms_after_ms == 0 {
-            // Clients that wait for the cluster are told, and it is not destroyed by mistake.
+            // Clients that wait for the cluster get the reason, and the cluster is not destroyed by mistake.
             let waits = world.ask(MasterRequest::GetView { newer_than: 0 });
             assert!(matches!(waits, Some(MasterReply::Refused { .. })), "{waits:?}");
             let destroyed = destroy(&mut world, CLUSTER, false);
@@ -127,7 +127,7 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
     }
 }
 
-/// The process that was asked ends before it has heard any other process, or after.
+/// The process of the master that got the request ends before any member or client has reported to it, or afterwards.
 #[test]
 fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
     for is_found_out in [false, true] {
@@ -139,7 +139,7 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
         world.usurp([]);
         world.sessions[0].renews = false;
         assert_eq!(world.ask(MasterRequest::Form { cluster: CLUSTER }), Some(MasterReply::Done));
-        // Other nodes that could form it are present, and come first.
+        // New nodes that could form the cluster are present, and report first.
         (0..3).for_each(|_| world.add_node());
         world.pass(100);
         assert_eq!(world.status().members.len(), 3);
@@ -161,7 +161,7 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
         world.restart_master();
         world.pass(5 * LEASE_MS);
         assert_eq!((world.master.cluster(), world.sessions[0].expelled), (None, false));
-        // The stored records of nodes that had joined do not pass to another cluster.
+        // The stored records of nodes that had joined are not used for another cluster.
         assert!(world.disk.values().any(|record| matches!(record, MasterRecord::Member(_))));
         assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
         assert!(!world.disk.values().any(|record| matches!(record, MasterRecord::Member(_))));
@@ -185,7 +185,7 @@ fn clients_alone_keep_a_number_from_being_formed_again() {
 fn a_node_that_no_cluster_has_taken_in_joins_whoever_is_there() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     drop(world.nodes.take());
-    // Two nodes joined a cluster that needs three; then its store is lost, before it has used them.
+    // Two nodes joined a master whose cluster needs three. Then the master's store is lost, before the nodes were used.
     world.usurp([MasterRecord::Cluster(OTHER)]);
     (0..2).for_each(|_| world.add_node());
     world.pass(300);
@@ -216,7 +216,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     };
     assert!(reason.contains("mn0, mn1, mn2"), "{reason}");
     assert_eq!(world.disk, before);
-    // A node that is away is told when it comes back.
+    // A node that is down learns of the destruction when it comes back.
     let connection = 77;
     world.nodes.borrow_mut()[2].alive = false;
     assert_eq!(destroy(&mut world, CLUSTER, true), Some(MasterReply::Done));
@@ -234,7 +234,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     let token = world.send_of(asking, MasterRequest::Open);
     let nobody = MasterReply::WrongCluster { cluster: None };
     assert_eq!(world.replies.remove(&token), Some(nobody));
-    // Another cluster may follow, of new nodes.
+    // Afterwards another cluster can be formed, of new nodes.
     assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
     world.nodes.borrow_mut().clear();
     (0..3).for_each(|_| world.add_node());
@@ -268,12 +268,12 @@ fn a_cluster_is_destroyed_wholly_or_not_at_all() {
 fn what_is_gone_is_said_with_the_way_out() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(300);
-    // All processes were stopped and started again: memory nodes are new processes, and empty.
+    // All processes were stopped and started again. The memory nodes are new processes with empty pools.
     for node in world.nodes.borrow_mut().iter_mut() {
         node.alive = false;
     }
     world.restart_master();
-    // A master that has just started has heard no node, so it knows of no node that it has ended.
+    // A master that has just started has received no heartbeat, so it does not know whether the nodes have ended.
     let Some(MasterReply::Refused { reason }) = destroy(&mut world, CLUSTER, false) else {
         panic!("data are destroyed that may be there");
     };
@@ -283,6 +283,6 @@ fn what_is_gone_is_said_with_the_way_out() {
     for text in ["4 of 4 index subtables", "3 of 3 regions", "fusee destroy", "fusee form"] {
         assert!(problem.contains(text), "{problem}");
     }
-    // No node with data is present.
+    // By now it is known that no node with data is present.
     assert_eq!(destroy(&mut world, CLUSTER, false), Some(MasterReply::Done));
 }

@@ -1,11 +1,11 @@
-//! The steps that wait for jobs of the master, and the order of a job's requests.
+//! Tests of the steps of a change that wait for jobs of the master, and of the order of a job's requests.
 
 // Promise MEM-14
 // Promise CHG-5: No change transforms during jobs; late reports end no stage.
 
 use super::*;
 
-/// A job works by an older view: its verbs would mix with those of the change.
+/// The running job works by an older view, so its verbs would mix with those of the change.
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -24,7 +24,8 @@ fn a_change_does_not_begin_to_transform_beside_a_job() {
     world.until("redundancy", TickCluster::is_whole);
 }
 
-/// A job's report comes after the view has changed: sessions have not yet left the views before the newer one.
+/// A job's report comes after the view has changed again. Not all sessions have acknowledged the newer view yet, so the
+/// report must not end its stage.
 #[test]
 fn a_report_about_an_older_view_ends_no_stage() {
     let mut world = TickCluster::formed(settings(4, 3, 3));
@@ -45,7 +46,7 @@ fn a_report_about_an_older_view_ends_no_stage() {
     world.until("the end of the change", |world| stage(world).is_none());
 }
 
-/// The primary hands a block out as soon as it is free there: by then no backup may name an owner.
+/// The primary hands a block out as soon as the block is free there, so by then no backup must name an owner.
 #[test]
 fn recovery_frees_blocks_on_their_backups_first() {
     let mut world = TickCluster::formed(settings(3, 2, 2));

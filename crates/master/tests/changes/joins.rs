@@ -1,4 +1,4 @@
-//! Nodes that join and never become members: their names come back, and they make room for others.
+//! Tests of nodes that join and never become members: their names become free, and they make room for others.
 
 // Promise MST-6: Names of nodes that never were members come back.
 
@@ -21,12 +21,12 @@ fn join(identity: u64, control: String) -> MasterRequest {
     MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes: 1 << 20 }
 }
 
-/// Returns a process's description of itself.
+/// Returns the description that a process gives of itself.
 fn description(identity: u64) -> NodeDescription {
     NodeDescription { identity, pool_bytes: 1 << 20, tcp: None, shm: None, verbs: None }
 }
 
-/// Sends a request over a connection that stays open.
+/// Sends a request over a connection that stays open, and returns the reply.
 fn ask(world: &mut TickCluster, request: MasterRequest) -> Option<MasterReply> {
     let token = world.send(7_777, request);
     world.replies.remove(&token)
@@ -39,7 +39,7 @@ fn name_of(reply: Option<MasterReply>) -> MnId {
     }
 }
 
-/// Returns the number of names that were ever given, by the store.
+/// Returns the number of names that were ever given, as the store shows it.
 fn given(world: &TickCluster) -> u16 {
     let Some(MasterRecord::NextNode(next)) = world.disk.get("next-node") else { return 0 };
     *next
@@ -49,7 +49,7 @@ fn members(world: &mut TickCluster) -> BTreeSet<MnId> {
     world.status().members.iter().map(|member| member.node).collect()
 }
 
-/// A process joins, ends, and is started again by its supervisor, 30,000 times.
+/// A process joins, ends, and is restarted by its supervisor, 30,000 times.
 #[test]
 fn names_of_nodes_that_never_were_members_come_back() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -73,7 +73,7 @@ fn names_of_nodes_that_never_were_members_come_back() {
     );
 }
 
-/// The same with a new address each time: silent nodes make room, and no join is refused.
+/// Processes join with a new address each time. Silent nodes are forgotten to make room, and no join is refused.
 #[test]
 fn joiners_that_are_silent_make_room() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -88,11 +88,11 @@ fn joiners_that_are_silent_make_room() {
     assert!(given(&world) < 1024 + 80, "{} names were given", given(&world));
 }
 
-/// A node that reports keeps its place.
+/// A node that sends heartbeats is not forgotten.
 #[test]
 fn a_joiner_that_speaks_makes_no_room() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
-    // It is known, but cannot be admitted: no process answers at its address.
+    // The node is known, but cannot become a member, because no process answers at its address.
     let name = name_of(ask(&mut world, join(999, "speaks:1".into())));
     let caller = Caller { connection: 77, ..Caller::default() };
     world.send_of(caller, alive(999));
@@ -102,7 +102,7 @@ fn a_joiner_that_speaks_makes_no_room() {
     assert!(members(&mut world).contains(&name));
 }
 
-/// An answer to a call of the old node does not count for the new node of the same name.
+/// An answer to a call of the old node is not used for the new node of the same name.
 #[test]
 fn what_comes_late_under_a_name_counts_for_nobody() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -117,7 +117,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
         let mut name = None;
         for action in world.master.handle(now_ms, event) {
             match action {
-                // No process answers yet.
+                // No process answers these calls yet.
                 MasterAction::Call { node, token, control, .. } if control == "restless:1" => {
                     calls.push((identity, node, token));
                 }
@@ -144,7 +144,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     assert_eq!(late, Some(MasterReply::Unknown));
 }
 
-/// The process that joined gives the first answer, and another process at its address the second.
+/// The process that joined answers the first call, and another process at its address the second call.
 #[test]
 fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted() {
     for (found, is_admitted) in [(2_000, false), (2_001, true)] {
@@ -182,7 +182,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
             if let Some(name) = name {
                 break name;
             }
-            // The next call comes with time.
+            // The next call is made when time has passed.
             if events.is_empty() {
                 world.now_ms += 10;
                 events.push(MasterEvent::Tick);
@@ -190,14 +190,14 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
         };
         let (node, token, answer) = name;
         world.feed(MasterEvent::NodeAnswer { node, token, result: Ok(answer) });
-        // Later events do not matter: no process runs at its address.
+        // Later events do not matter, because no process runs at the member's address.
         let was_member = world.said(&format!("{node} is a member"));
         assert_eq!((was_member, world.view() != before), (is_admitted, is_admitted), "{found}");
         assert_eq!(world.said("does not become a member"), !is_admitted);
     }
 }
 
-/// A node announces another node's address by mistake, and is started again and again.
+/// A node announces another node's address by mistake, and is restarted again and again.
 #[test]
 fn a_member_is_asked_before_another_takes_its_place() {
     let mut world = TickCluster::formed(settings(3, 2, 2));

@@ -1,5 +1,5 @@
-//! A view without a member takes effect only when no session can read by an earlier one: that
-//! depends on the view numbers that members show, on the number of members, and on leases.
+//! A view without a member takes effect only when no session can read by an earlier view. That depends on the view
+//! numbers that members show, on the number of members, and on leases.
 
 // Promise SIL-1: A view without a member waits for other members and leases.
 
@@ -18,7 +18,7 @@ fn shown(world: &TickCluster) -> Vec<u64> {
     world.nodes.borrow().iter().map(|node| node.header().view).collect()
 }
 
-/// Returns how long the change that lost this node was frozen.
+/// Returns for how long the change that removed this node was frozen, in milliseconds.
 fn frozen_ms(world: &mut TickCluster, lost: MnId) -> u64 {
     let status = world.status();
     let mut losses = status.last_reconfigurations.into_iter();
@@ -83,7 +83,7 @@ fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
     assert!(frozen_ms(&mut three, MnId(2)) > LEASE_MS, "{:#?}", three.log);
 }
 
-/// Its connection broke a moment after it was heard: it may read by its view for a lease more.
+/// The session's connection broke right after a heartbeat, so the session possibly reads by its view for another lease.
 #[test]
 fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -101,7 +101,7 @@ fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     assert_eq!(world.status().recoveries, 1);
 }
 
-/// When a member is lost, a session may not have heard of one that joined shortly before.
+/// When a member is lost, some session possibly does not know yet of a member that joined shortly before.
 #[test]
 fn the_members_before_are_remembered_until_all_show_the_next_view() {
     let mut world = TickCluster::formed(settings(3, 2, 2));

@@ -1,12 +1,13 @@
-//! An etcd for one test: on free ports of this host, in a directory that goes with it.
+//! An etcd for one test, on free ports of this host, in a directory that is removed with it.
 //!
 //! If no `etcd` is in the path, tests that need one print SKIPPED; with FUSEE_ETCD_REQUIRED=1 they fail.
 //!
-//! *Ports.* Another process may take a free port before etcd listens there, or while etcd is stopped. So the ports lie
-//! below those that the system assigns by itself, no two tests try the same ports, and an etcd that ends on its first
-//! start is started again on others.
+//! *Ports.* Another process can take a free port before etcd listens there, or while etcd is stopped. So the ports are
+//! below those that the system assigns by itself, and no two tests try the same ports. An etcd that ends during its
+//! first start is started again on other ports.
 //!
-//! *Ready* is an etcd that reports its health while its process lives: an open port may belong to another process.
+//! *Ready.* An etcd is ready when it reports its health and its process lives: an open port alone could belong to
+//! another process.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,15 +17,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The longest time of a test; `timeout` ends an etcd whose test was killed.
+/// The longest time of a test in seconds; then `timeout` ends the etcd, also if its test was killed.
 const LIFE_S: u32 = 300;
-/// Ports for etcds: below those that Linux assigns by itself.
+/// The ports for etcds: below those that Linux assigns by itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// The number of starts of an etcd that ends at once.
+/// The limit on starts of an etcd whose process ends at once.
 const STARTS: u32 = 5;
-/// A deadline that only a failure reaches.
+/// A deadline that passes only if something fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A directory for files that need no disk: etcd waits for the disk at every write, and a busy one takes seconds.
+/// A directory for files in memory: etcd waits for the disk at every write, and a busy disk takes seconds.
 const MEMORY: &str = "/dev/shm";
 
 pub struct EtcdServer {
@@ -41,13 +42,13 @@ impl EtcdServer {
         EtcdServer::start_with(None)
     }
 
-    /// Starts an etcd, with TLS if there are files for it.
+    /// Starts an etcd, with TLS if `files` names the directory of its certificates.
     pub fn start_with(files: Option<PathBuf>) -> Option<EtcdServer> {
         let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
             let required = std::env::var_os("FUSEE_ETCD_REQUIRED").is_some_and(|v| v == "1");
             assert!(!required, "FUSEE_ETCD_REQUIRED=1, but no etcd can be started");
-            // Not by println, whose output the test program captures.
+            // This does not use println, whose output the test program captures.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!(
@@ -68,12 +69,12 @@ impl EtcdServer {
         format!("127.0.0.1:{}", self.ports[0])
     }
 
-    /// Returns host and port for questions about its health.
+    /// Returns host and port at which etcd reports its health.
     fn health(&self) -> String {
         format!("127.0.0.1:{}", self.ports[2])
     }
 
-    /// Starts it again on its stored data.
+    /// Starts etcd again on its stored data.
     pub fn resume(&mut self) {
         let is_new = !self.dir.path().join("data").exists();
         for _ in 0..STARTS {
@@ -90,7 +91,7 @@ impl EtcdServer {
         panic!("etcd does not start: {}", self.log());
     }
 
-    /// Starts it, and returns whether it is ready; otherwise it has ended.
+    /// Starts etcd, and returns whether it is ready; otherwise its process has ended.
     fn try_resume(&mut self) -> bool {
         assert!(self.process.is_none());
         let scheme = if self.files.is_some() { "https" } else { "http" };
@@ -108,7 +109,7 @@ impl EtcdServer {
             command.arg("--cert-file").arg(file("cert")).arg("--key-file").arg(file("key"));
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca"));
         }
-        // Health is asked for without TLS.
+        // The address for health is without TLS.
         command.arg(format!("--listen-metrics-urls=http://{}", self.health()));
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -131,7 +132,7 @@ impl EtcdServer {
         }
     }
 
-    /// Returns whether a process at its port reports health.
+    /// Returns whether a process at the port for health reports that it is healthy.
     fn is_healthy(&self) -> bool {
         let ask = || {
             let mut stream = TcpStream::connect(self.health())?;
@@ -147,10 +148,10 @@ impl EtcdServer {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends it; its stored data stay.
+    /// Ends etcd; its stored data remain.
     pub fn pause(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        // `timeout` passes SIGTERM on, and waits.
+        // `timeout` passes SIGTERM on to etcd, and waits for its end.
         let told = Command::new("kill").arg(process.id().to_string()).status();
         let end = Instant::now() + Duration::from_secs(20);
         while told.is_ok() && process.try_wait().is_ok_and(|status| status.is_none()) {
@@ -174,7 +175,7 @@ impl Drop for EtcdServer {
 fn free_ports() -> [u16; 3] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
-    // Each process begins at another port.
+    // Each process begins its search at another port.
     let first = std::process::id().wrapping_mul(97);
     let mut free = (0..count).filter_map(|_| {
         let next = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;

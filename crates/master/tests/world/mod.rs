@@ -1,6 +1,6 @@
-//! A master with its disk, memory nodes with memory, and sessions that follow: all in one thread,
-//! without clocks or sockets. Every action, every phase of a job and every request of a job to a
-//! memory node is a *tick*; the master may crash after any of them.
+//! A simulated cluster: a master with its disk, memory nodes with memory, and sessions, all in one thread, without
+//! clocks or sockets. Every action, every phase of a job and every request of a job to a memory node is a *tick*; the
+//! master can crash after any tick.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,9 +35,10 @@ pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
 pub const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
 const SECRET: HashKey = HashKey::new([7; 16]);
-/// The time that passes in a step.
+/// The time that passes in a step, in milliseconds.
 const STEP_MS: u64 = 50;
-/// Connections: a session's is its number, and those of nodes begin here.
+/// The number of the first node's connection. The number of a session's connection is that of the session, counted from
+/// 1.
 const NODE_CONNECTIONS: u64 = 1_000_000;
 
 pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> ClusterSettings {
@@ -70,14 +71,14 @@ pub struct TestNode {
     pub pool: Vec<u8>,
     pub fenced: BTreeSet<ClientId>,
     pub alive: bool,
-    /// It does not learn of views.
+    /// Whether the node does not receive requests to show a view number.
     pub is_deaf: bool,
-    /// It does not answer requests to fence.
+    /// Whether the node does not answer requests to fence.
     pub withholds_fences: bool,
     pub expelled: bool,
-    /// It has been told that it may end.
+    /// Whether the master has told the node that it is drained.
     pub drained: bool,
-    /// It does not name its cluster.
+    /// Whether the node does not name its cluster.
     pub anonymous: bool,
     /// The number of answers that came from masters of other clusters.
     pub strangers: usize,
@@ -85,18 +86,18 @@ pub struct TestNode {
     asking: Option<u64>,
 }
 
-/// A session that acknowledges every view as soon as it hears of it.
+/// A session that acknowledges every view as soon as it receives it.
 pub struct TickSession {
     pub client: ClientId,
     pub view: u64,
-    /// It renews its lease.
+    /// Whether the session sends heartbeats.
     pub renews: bool,
-    /// It leaves old views behind.
+    /// Whether the session acknowledges new views.
     pub follows: bool,
     pub expelled: bool,
-    /// The last call for memory that it has heard.
+    /// The latest call for memory that the session has received.
     pub acked: u64,
-    /// It may soon free memory.
+    /// Whether the session says that it will possibly free memory soon.
     pub stirs: bool,
     asking: Option<u64>,
 }
@@ -112,26 +113,26 @@ pub struct TickCluster {
     pub ticks: Rc<Cell<usize>>,
     pub crash_after: Rc<Cell<Option<usize>>>,
     pub crashes: usize,
-    /// After this many ticks, this node dies.
+    /// A number of ticks, and the node that dies then.
     pub dies_after: Option<(usize, usize)>,
-    /// The number of jobs to fail at their beginning.
+    /// The number of jobs that fail when they begin.
     pub failing_jobs: usize,
-    /// All recoveries fail.
+    /// Whether all jobs that recover clients fail.
     pub recoveries_fail: bool,
-    /// Jobs last until [`TickCluster::end_jobs`].
+    /// Whether jobs run until [`TickCluster::end_jobs`].
     pub holds_jobs: bool,
     held_jobs: Vec<(u64, ClientId, Box<View>, MasterJob)>,
-    /// Reports of jobs last until [`TickCluster::report`].
+    /// Whether reports of jobs are held back until [`TickCluster::report`].
     pub holds_reports: bool,
     held_reports: Vec<(u64, Result<JobReport, JobError>)>,
-    /// Calls to nodes get no answer: the nodes called, and the tokens.
+    /// Whether calls to nodes get no answer; `held_calls` has the called nodes and the tokens.
     pub holds_calls: bool,
     pub held_calls: Vec<(MnId, u64)>,
-    /// The requests of jobs to nodes.
+    /// The requests that jobs have sent to nodes.
     pub orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
-    /// Verbs of failed jobs may still be on their way.
+    /// Whether verbs of failed jobs can still be under way.
     pub verbs_linger: bool,
-    /// The sessions of jobs.
+    /// The sessions under which jobs ran.
     pub repairers: BTreeSet<ClientId>,
     pub replies: BTreeMap<u64, MasterReply>,
     pub log: Vec<String>,
@@ -139,7 +140,7 @@ pub struct TickCluster {
 }
 
 impl TickCluster {
-    /// Returns a formed cluster of as many nodes as the settings say.
+    /// Returns a formed cluster with the number of nodes in the settings.
     pub fn formed(settings: ClusterSettings) -> TickCluster {
         let formed = MasterRecord::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
@@ -224,7 +225,7 @@ impl TickCluster {
         self.crashes += 1;
     }
 
-    /// Replaces the master by another one, over a store with these records.
+    /// Replaces the master by another one, with these records in its store.
     pub fn usurp(&mut self, records: impl IntoIterator<Item = MasterRecord>) {
         self.disk = records.into_iter().map(|record| (record.key(), record)).collect();
         self.restart_master();
@@ -240,7 +241,7 @@ impl TickCluster {
         false
     }
 
-    /// Feeds an event and carries out all that follows from it, until a crash or silence.
+    /// Feeds an event, and all events that follow from its actions, until the master crashes or no event is left.
     pub fn feed(&mut self, event: MasterEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -256,7 +257,7 @@ impl TickCluster {
                 }
                 match self.perform(action) {
                     Ok(event) => events.extend(event),
-                    // The crash came in the middle of a job.
+                    // The master crashes in the middle of a job.
                     Err(MasterCrash) => return self.restart_master(),
                 }
             }
@@ -365,18 +366,18 @@ impl TickCluster {
         }
     }
 
-    /// Returns the number of jobs that have begun and last.
+    /// Returns the number of jobs that are running.
     pub fn jobs(&self) -> usize {
         self.held_jobs.len()
     }
 
-    /// Returns the number of jobs that have ended without a report.
+    /// Returns the number of ended jobs whose reports are held back.
     pub fn reports(&self) -> usize {
         self.held_reports.len()
     }
 
-    /// Gives the master all held reports, and further ones at once. Returns the number of those
-    /// held.
+    /// Gives the master all reports that were held back, and from now on each report at once. Returns the number of
+    /// reports that were held back.
     pub fn report(&mut self) -> usize {
         self.holds_reports = false;
         let held = std::mem::take(&mut self.held_reports);
@@ -387,7 +388,7 @@ impl TickCluster {
         count
     }
 
-    /// Ends all jobs that last; further ones take no time. Returns the number of those that lasted.
+    /// Ends all running jobs; from now on jobs take no time. Returns the number of jobs that were running.
     pub fn end_jobs(&mut self) -> usize {
         self.holds_jobs = false;
         let held = std::mem::take(&mut self.held_jobs);
@@ -406,12 +407,12 @@ impl TickCluster {
         self.next_token
     }
 
-    /// Sends a request over a connection; the reply may come later.
+    /// Sends a request over a connection, and returns its token. The reply possibly comes later.
     pub fn send(&mut self, connection: u64, request: MasterRequest) -> u64 {
         self.send_of(Caller { connection, cluster: Some(CLUSTER), ..Caller::default() }, request)
     }
 
-    /// Sends a request with these facts about the caller.
+    /// Sends a request of this caller, and returns its token.
     pub fn send_of(&mut self, caller: Caller, request: MasterRequest) -> u64 {
         let token = self.token();
         self.feed(MasterEvent::Request { token, caller, request: logic_request(request) });
@@ -419,13 +420,13 @@ impl TickCluster {
     }
 
     pub fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
-        // As operators do, without naming a cluster.
+        // The request comes as from an operator, who names no cluster.
         let token =
             self.send_of(Caller { connection: 0, cluster: None, ..Caller::default() }, request);
         self.replies.remove(&token)
     }
 
-    /// Returns whether the master has told the operator so.
+    /// Returns whether the master has logged a text that contains this one.
     pub fn said(&self, text: &str) -> bool {
         self.log.iter().any(|line| line.contains(text))
     }
@@ -434,14 +435,14 @@ impl TickCluster {
         loop {
             match self.ask(MasterRequest::Status) {
                 Some(MasterReply::Status(status)) => return *status,
-                // The master crashed before it replied.
+                // The master crashed before it replied, so the request is repeated.
                 None => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    /// Opens a session, which sends heartbeats over a connection with its own number.
+    /// Opens a session, which sends heartbeats over a connection of its own.
     pub fn open(&mut self) -> ClientId {
         let connection = self.sessions.len() as u64 + 1;
         let token = self.send(connection, MasterRequest::Open);
@@ -465,7 +466,7 @@ impl TickCluster {
         client
     }
 
-    /// Lets some time pass, in which nodes and sessions do what is due.
+    /// Lets [`STEP_MS`] pass, in which nodes and sessions send what is due.
     pub fn step(&mut self) {
         self.now_ms += STEP_MS;
         let nodes = self.nodes.borrow().len();
@@ -583,7 +584,7 @@ impl TickCluster {
         }
     }
 
-    /// Lets time pass until something holds.
+    /// Lets time pass until `holds` returns true.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut TickCluster) -> bool) {
         for _ in 0..600 {
             self.step();
@@ -594,8 +595,8 @@ impl TickCluster {
         panic!("{what} did not happen: {:#?}", self.log);
     }
 
-    /// Returns whether the view is stable, no session is to be recovered, no replica is missing,
-    /// and none is to move.
+    /// Returns whether the view is stable, no session needs recovery, no replica is missing, and no replica has to
+    /// move.
     pub fn is_whole(&mut self) -> bool {
         let status = self.status();
         let stable = status.view.is_some_and(|view| view.change.is_none());
@@ -624,12 +625,12 @@ fn join(node: &TestNode) -> MasterRequest {
 }
 
 impl TestNode {
-    /// Returns whether it is a member of a cluster that may have put data there.
+    /// Returns whether the node is a member of a cluster that has possibly put data there.
     pub fn holds_data(&self) -> bool {
         self.logic.held_cluster().is_some()
     }
 
-    /// Returns the header of its pool.
+    /// Returns the header of the node's pool.
     pub fn header(&self) -> PoolHeader {
         let words = self.pool[..PoolHeader::BYTES].try_into().expect("a pool has a header");
         PoolHeader::decode(words).expect("the header is one of this version")
@@ -685,7 +686,7 @@ impl TestNode {
 
 struct MasterCrash;
 
-/// A job's way to the nodes.
+/// The means by which a job reaches the nodes.
 struct TickJobEnvironment {
     nodes: Rc<RefCell<Vec<TestNode>>>,
     orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
@@ -695,7 +696,7 @@ struct TickJobEnvironment {
 }
 
 impl TickJobEnvironment {
-    /// Counts a tick; never returns if the master crashes here.
+    /// Counts a tick; never returns if the master crashes at this tick.
     async fn tick(&self) {
         if self.crash_after.get() == Some(self.ticks.get()) {
             self.crash_after.set(None);
