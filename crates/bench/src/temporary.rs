@@ -1,7 +1,9 @@
-//! Temporary directories, and temporary processes of other programs. They are removed and ended in any case.
+//! Temporary directories, and temporary processes of other programs, which are removed and ended even if a signal ends
+//! this program.
 //!
 //! Dropping a [`TemporaryHandle`] ends its process and removes its directory. A signal ends this process without
-//! dropping anything; [`end_with_signals`] makes it end all temporary processes and directories first.
+//! dropping anything; [`end_with_signals`] makes it first end all temporary processes and remove all temporary
+//! directories.
 
 use std::io;
 use std::net::TcpListener;

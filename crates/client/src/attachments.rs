@@ -34,7 +34,8 @@ pub(crate) struct Attachments {
 }
 
 /// Returns the longest wait for an answer of a memory node: two leases, but 0.5 s at least and 5 s at most; 5 s if the
-/// lease is unknown. Mostly, a view without a dead node arrives earlier; and a session survives a slow node.
+/// lease is unknown. A view without the node mostly arrives earlier if the node is dead; if it is only slow, the
+/// session keeps it.
 fn silence(lease: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(500);
     const LONGEST: Duration = Duration::from_secs(5);

@@ -247,7 +247,8 @@ impl Client {
                     sessions.push((context.number, session.clone()));
                     sessions.extract_if(.., |(_, s)| s.is_over()).collect::<Vec<_>>()
                 });
-                // Dropped here and not within the borrow above, because the end of a session may borrow the list.
+                // The sessions are dropped here and not within the borrow above, because the end of a session can
+                // borrow the list.
                 drop(ended);
                 session
             }

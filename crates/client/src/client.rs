@@ -120,7 +120,8 @@ impl Client {
 
     /// Joins a cluster, with options; see [`Client::connect`].
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
-        // Called early, because a program that begins with `connect` has no other threads yet.
+        // This is called early: a program that begins with `connect` has no other threads yet, so the registration is
+        // fast.
         barrier::prepare();
         let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
         let runtime = runtime.with_tls(options.tls.clone());
@@ -250,7 +251,7 @@ impl Client {
         f: impl FnOnce(Option<&[u8]>) -> R + Send + 'static,
     ) -> Result<R, ReadError> {
         let key = key.to_vec();
-        // Caught here, because a panic on the driver thread would end the operations of other tasks.
+        // The panic is caught here, because on the driver thread it would end the operations of other tasks.
         let f = |value: Option<&[u8]>| {
             IN_CALLBACK.set(true);
             let shown = panic::catch_unwind(AssertUnwindSafe(|| f(value)));
@@ -444,8 +445,8 @@ impl Client {
         let answer = {
             let mut driver = self.inner.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(AsyncDriver::is_over) {
-                // Detached, because operations of the ended driver end by themselves, and an async thread must not wait
-                // for them.
+                // The ended driver is detached, because its operations end by themselves, and an async thread must not
+                // wait for them.
                 if let Some(over) = driver.take() {
                     over.detach();
                 }

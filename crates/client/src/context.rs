@@ -136,8 +136,8 @@ impl ClientContext {
         let clients = Arc::new(nodes.into_iter().map(own).collect());
         let nodes = MemberConnections { view: view.number, clients };
         let keeper = Arc::new(Keeper::new(view, KeeperTiming::for_lease(LEASE)));
-        // The keeper has a connection of its own, which a slow answer to another request cannot break: soon after it
-        // loses this connection, a client is taken for dead.
+        // The keeper has a connection of its own, which a slow answer to another request cannot break. This matters
+        // because the master takes a client for dead soon after the keeper's connection has ended.
         let kept = keeper.clone();
         let link =
             RpcKeeperEnvironment { master: master.with_own_connection(), clock: Clock::of(kind) };

@@ -69,8 +69,8 @@ impl AsyncDriver {
                     serve(&shared, session, queue);
                 }
                 Err(error) => {
-                    // Set before the queue is dropped. That drops the submitted operations, which then report this
-                    // reason.
+                    // The reason is set before the queue is dropped. Dropping the queue drops the submitted operations,
+                    // which then report this reason.
                     ours.failure.get_or_init(|| error.to_string());
                     ours.lost.store(true, Ordering::Relaxed);
                     drop(queue);
@@ -198,7 +198,7 @@ async fn run(
     running.extend(first.map(|job| job(session.clone())));
     let end = loop {
         let next = poll_fn(|context| {
-            // Polled only while operations run: an empty stream would report its end at once.
+            // The stream is polled only while operations run, because an empty stream would report its end at once.
             if !running.is_empty() && running.poll_next_unpin(context).is_ready() {
                 return Poll::Ready(AsyncDriverEvent::Ended);
             }
@@ -210,7 +210,7 @@ async fn run(
                     AsyncDriverEvent::Job,
                 ));
             }
-            // Anything that expels the session wakes its thread, which polls this again.
+            // Everything that expels the session also wakes its thread, which polls this function again.
             if running.is_empty() && session.is_lost() {
                 Poll::Ready(AsyncDriverEvent::End(SessionEndReason::Session))
             } else {

@@ -76,8 +76,8 @@ impl Reactor {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            // The future may wait for a node that the newest view lacks. A view that arrives after this line wakes the
-            // waker, which ends the turn below.
+            // The future possibly waits for a node that the newest view lacks. A view that arrives after this line
+            // wakes the waker, which ends the wait below.
             self.attachments.follow();
             let wait = self.fire_timers();
             self.attachments.fabric().turn(wait);

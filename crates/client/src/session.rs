@@ -107,11 +107,12 @@ impl Session {
     ) -> Result<Session, ConnectError> {
         let gate = shared.open_session()?;
         let client = gate.client();
-        // Before attaching, which takes time: without heartbeats the master would take the session for dead.
+        // The keeper learns of the session before it attaches: attaching takes time, and without heartbeats the master
+        // would take the session for dead.
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
-            // Otherwise the master would count a session that has never begun.
+            // Without this, the master would count a session that has never begun.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
                 client,
@@ -634,9 +635,9 @@ impl Drop for Session {
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
-        // Must come before the message to the master, which fences an abandoned session: over shared memory, a memory
-        // node that fences a session kills the process of the session if that is still attached and does not answer in
-        // time.
+        // This must come before the message to the master, which fences an abandoned session: over shared memory, a
+        // memory node that fences a session kills the session's process if that is still attached and does not answer
+        // in time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();

@@ -169,7 +169,7 @@ fn a_key_may_hold_any_size_after_any_other() {
                 assert_eq!(found.as_deref(), Some(&value[..]), "{} and {len} bytes", key.len());
             }
         }
-        // Read in one call, so that small and large values are fetched in the same phases.
+        // All keys are read in one call, so that small and large values are fetched in the same phases.
         let values: Vec<Vec<u8>> = VALUE_SIZES.map(|len| dice.bytes(len)).into();
         for (key, value) in keys.iter().zip(&values) {
             client.update(key, value).unwrap();

@@ -420,7 +420,7 @@ fn the_index_grows_with_its_keys() {
 // Promise PHA-1
 #[test]
 fn phases_are_within_the_budget() {
-    // Separate caches, so that sessions do not profit from hints of other sessions.
+    // Each session has its own cache, so that no session profits from hints of another.
     let apart = Options::default().with_cache_per_session(true);
     for fabric in fabrics() {
         let client =

@@ -19,7 +19,7 @@ fn operations_are_spans_of_their_callers() {
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
     let subscriber = tracing_subscriber::registry().with(layer);
-    // Set globally, because async calls run on the client's driver thread.
+    // The subscriber is set globally, because async calls run on the client's driver thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     let request = tracing::info_span!("request").entered();

@@ -151,7 +151,7 @@ fn a_call_by(keys: Keyring) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStre
     let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
     let calling = std::thread::spawn(move || {
         let answer = dialler.call_blocking(NodeRequest::Usage);
-        // Dropped only here, because the runtime keeps the connection open until the call has ended.
+        // The client is dropped only here, because the runtime keeps the connection open until the call has ended.
         drop(dials);
         answer
     });
@@ -225,7 +225,8 @@ const PROOF_BYTES: usize = 32;
 // Promise SEC-11: A relayed proof is useless, with and without TLS.
 #[test]
 fn who_passes_proofs_on_has_no_connection_of_its_own() {
-    // First without keys, as a cross-check: the attacker's request has an effect on a server that demands no proof.
+    // As a cross-check the attack is first made without keys: then the attacker's request has an effect, because the
+    // server demands no proof.
     let without = runtime(None);
     let (open, mut stream, asked) = counting_node(&without);
     stream.write_all(b"FUSEE\x0b\x01\0").unwrap();

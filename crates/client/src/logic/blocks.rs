@@ -374,8 +374,8 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         self.missed.set(false);
-        // Read here, before the first await: a request that begins later may be granted the block that this search
-        // finds.
+        // The counter is read here, before the first await: a request that begins later can be granted the block that
+        // this search finds.
         let asked = self.asked.get();
         self.give_back_again(view).await;
         let mut found = None;
@@ -444,7 +444,8 @@ impl<E: Environment> BlockSource<E> {
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };
-        // Counted, so that a search that has asked for the owners of blocks does not trust an answer from before this.
+        // The return is counted, so that a search that has asked for the owners of blocks does not trust an older
+        // answer.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
         // If the session is granted the block again, in answer to a request with the same number, that is a different
@@ -676,7 +677,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
-        // Recorded before anything is sent, because the caller's future may be dropped at any await.
+        // The block is recorded before anything is sent, because the caller's future can be dropped at any await.
         self.unconfirmed.borrow_mut().insert(block);
         let returning = BlockReturn::begin(&self.returning, &self.missed, block);
         for node in nodes {

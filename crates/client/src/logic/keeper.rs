@@ -264,7 +264,7 @@ impl Keeper {
     /// Removes a session that ends, so that it is not named any more. Must be called before the master hears of the
     /// end.
     pub fn close(&self, client: ClientId) {
-        // Causes no question, because the session itself tells the master.
+        // Removing the session causes no question, because the session itself tells the master.
         self.state().gates.retain(|gate| gate.client() != client);
     }
 
@@ -330,7 +330,7 @@ impl Keeper {
             (call, call != 0 && waited < MOST_WAITS, state.open().cloned().collect())
         };
         let mut withheld = false;
-        // For all sessions concurrently, because no lease is renewed while blocks are handed on.
+        // All sessions hand on concurrently, because no lease is renewed meanwhile.
         let all = gates.iter().map(|gate| {
             let is_withheld = waits && gate.offers.withholds(call);
             withheld |= is_withheld;
@@ -385,12 +385,13 @@ impl Keeper {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
-        // Set before the question is sent, so that a session that takes a mark from now on waits for a later question.
+        // The number is set before the question is sent, so that a session that takes a mark from now on waits for a
+        // later question.
         state.open().for_each(|gate| gate.questions.asks(question));
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
-        // Computed from the heartbeats that are sent, not from the gates, which may by now show an acknowledgement that
-        // the heartbeats do not contain.
+        // This is computed from the heartbeats that are sent, not from the gates: by now a gate can show an
+        // acknowledgement that its heartbeat does not contain.
         let all =
             sessions.iter().all(|heartbeat| SessionGate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };

@@ -250,7 +250,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             return None;
         }
         let blocks = self.store.host().blocks();
-        // The owners of all blocks have to be certain. If they are not, recovery finds them out.
+        // The owners of all blocks have to be certain. If they are not, the session has to be recovered, which finds
+        // them out.
         if !blocks.hand_on(self.gate()).await {
             return None;
         }
@@ -272,7 +273,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
         }
-        // A separate scope, because the search result is large, and must not be kept while a pair is promoted.
+        // The search has a scope of its own, because its result is large and must not be kept while a pair is promoted.
         let (answer, promotable) = {
             let found = self.store.search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {
@@ -425,7 +426,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         let request = WriteRequest::upsert_filled(key, value_bytes, &fill).placed(placement);
         if let Some(table) = &self.table {
-            // Composed in a separate buffer, because followers may take this value, too.
+            // The value is composed in a separate buffer, because followers possibly take it, too.
             self.store.check_write(&request)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);

@@ -171,7 +171,7 @@ impl<E: Environment> Backoff for SessionHost<E> {
         } else {
             let growth = 1.25f64.powi((attempt - SPINS - YIELDS).min(100) as i32);
             let longest = FIRST_SLEEP.mul_f64(growth).min(LONGEST_SLEEP);
-            // Between half and one and a half times the sleep, so that clients in conflict drift apart.
+            // The factor is between one half and one and a half, so that clients in conflict drift apart.
             let jitter = 0.5 + self.random() as f64 / u64::MAX as f64;
             let left = self.left().ok_or(GiveUp)?;
             self.env.sleep(longest.mul_f64(jitter).min(left)).await;
@@ -188,7 +188,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
-        // On the heap, so that the futures of operations stay small; a request for a block is rare.
+        // This future is on the heap, so that the futures of operations stay small; a request for a block is rare.
         let granting = Box::pin(async {
             let granted = match beside {
                 Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
@@ -204,8 +204,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(give_up_timer)).await {
-            // Both waits take a while, and other sessions wait for pinned operations. So this returns, and the caller
-            // unpins the operation before it waits.
+            // Waiting for a call or for a newer view takes a while, and other sessions wait for pinned operations. So
+            // this returns, and the caller unpins the operation before it waits.
             Either::Left((Err(Error::Allocation { .. }), _))
                 if beside.is_none() && self.blocks.awaits_call(kind) =>
             {
@@ -293,8 +293,8 @@ impl<E: Environment> Views for SessionHost<E> {
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return IndexGrowthAnswer::GaveUp;
         };
-        // Repeated, because a master can forget the request: another master may lead now, or a memory node had no room
-        // after all.
+        // The request is repeated, because a master can forget it: another master leads now, or a memory node had no
+        // room after all.
         while !self.gate.is_expelled() {
             let left = end.saturating_sub(self.env.now()).min(self.left().unwrap_or_default());
             if left.is_zero() {
@@ -329,7 +329,7 @@ impl<E: Environment> Views for SessionHost<E> {
         }
         let client = self.blocks.client();
         let lease = self.gate.lease.longest();
-        // Limited, because the requests for bars take up to a quarter of a lease.
+        // This wait is limited, because the requests for bars take up to a quarter of a lease.
         let asking = self.bars.bar(&*self.env, client, node, view, lease);
         let patience = self.env.sleep(self.left()?);
         match select(pin!(asking), pin!(patience)).await {

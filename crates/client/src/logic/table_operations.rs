@@ -33,7 +33,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             GetRole::Value(value) => return Ok(f(Some(&value))),
             GetRole::Ride(followed) => (true, self.landed(table, &key, &followed).await),
             GetRole::Compare(slot, followed) => {
-                // Concurrently, because mostly both are complete after one round trip.
+                // The READ of the slot and the wait for the leader's result run concurrently, because mostly both end
+                // after one round trip.
                 let shown = self.store().word_in(key, slot);
                 let landed = self.landed(table, &key, &followed);
                 let (shown, found) = join(pin!(shown), pin!(landed)).await;
@@ -73,7 +74,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         table: &Arc<RequestTable>,
         request: WriteRequest<'_, Key<'_>>,
     ) -> Result<(), Error> {
-        // Checked here, because an absorbed write is not checked again.
+        // The write is checked here, because a write that another set absorbs is not checked again.
         self.store().check_write(&request)?;
         let opcode = request.opcode();
         let key = request.key();

@@ -31,7 +31,7 @@ pub fn fabrics() -> Vec<FabricKind> {
     match fusee_fabric::verbs::default_device() {
         Ok(_) => fabrics.push(FabricKind::Verbs),
         Err(error) => {
-            // Not by `println`, because the test harness captures its output.
+            // This does not use `println`, because the test harness captures its output.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: not over verbs: {error}\n"),
@@ -67,7 +67,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         data_replicas: 2,
         index_keys: 1000,
         geometry,
-        // Turned off, because scrubbing would use up client ids.
+        // The scrubber is off, because its jobs would use up client ids.
         scrub_bytes_per_s: 0,
         ..MasterConfig::default()
     };

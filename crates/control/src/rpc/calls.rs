@@ -176,7 +176,7 @@ impl<R> PendingCall<R> {
             })
         };
         timeout_at(deadline, answered).await.unwrap_or_else(|_| {
-            // Not necessary, because the server knows the deadline; so it is left out if the queue is full.
+            // The server knows the deadline, so this message is not necessary, and is left out if the queue is full.
             let _full = requests.try_send(encode(&RequestEnvelope::<()>::Cancel { id }));
             Err(RpcError::TimedOut { addr: addr() })
         })

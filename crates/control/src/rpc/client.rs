@@ -152,7 +152,7 @@ impl<S: Service> RpcClient<S> {
         let calling = self.shared.runtime.spawn(async move {
             let end = Instant::now() + deadline;
             let Ok(begun) = timeout_at(end, shared.begin()).await else {
-                // Not an error of the kind `TimedOut`: the request was not sent, so it cannot take effect.
+                // This is not `TimedOut`: the request was not sent, so it cannot take effect.
                 return Err(shared.unreachable("no connection in time"));
             };
             let mut call = begun?;

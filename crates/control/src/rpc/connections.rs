@@ -148,7 +148,7 @@ impl RpcConnections {
         RpcConnections { shared: Arc::new(RpcConnectionsInner { limits, book: Mutex::default() }) }
     }
 
-    /// Waits until there is room for another connection. Clients that connect meanwhile wait in the queue of the
+    /// Waits until there is room for another connection. Meanwhile, clients that connect wait in the queue of the
     /// operating system. If too many connections are silent, the oldest ones are closed.
     pub(super) async fn wait_for_room(&self) {
         while let Some(wait) = self.make_room() {

@@ -61,7 +61,7 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
                 };
             }
             if self.frame.len() == self.frame.capacity() {
-                // At most doubles the memory, so it stays proportional to the bytes that have arrived.
+                // This at most doubles the memory, so the memory stays proportional to the bytes that have arrived.
                 self.frame.reserve_exact(missing.min(self.frame.len().max(FREE_FRAME_BYTES)));
             }
             let room = self.frame.capacity() - self.frame.len();

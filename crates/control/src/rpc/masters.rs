@@ -211,8 +211,8 @@ impl MasterList {
                     let client = *client;
                     let orphans = Vec::new();
                     let work = Default::default();
-                    // Told so that the master need not count a session that was never used. If the request is lost, the
-                    // session expires later.
+                    // The master is told of the end, so that it need not count a session that was never used. If the
+                    // request is lost, the session expires later.
                     let _told = one.call(MasterRequest::Close { client, orphans, work }).await;
                     return Err(error);
                 }

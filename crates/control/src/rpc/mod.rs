@@ -17,7 +17,7 @@
 //!   this does no harm. For the same reason no request is repeated without the caller's knowledge. The client of the
 //!   master, of which there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
 //! * A handler that was started runs to its end, even if its caller has given up.
-//! * The resources that unauthenticated and broken peers can take from a server are bounded (module `guests`,
+//! * The resources that unauthenticated and broken peers can take from a server are bounded (module `connections`,
 //!   [`Limits`]).
 //!
 //! Clients can be used under any executor. Their connections live on the [`Runtime`] that they were made with, which

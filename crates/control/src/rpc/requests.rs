@@ -147,7 +147,7 @@ impl<S: Service> RequestReader<S> {
             self.underway.retain(|_, request| !request.is_closed());
         }
         if self.underway.get(&id).is_some_and(|request| !request.is_closed()) {
-            // Ignored: two answers would have the same id.
+            // A second request with a running request's id is ignored, because two answers would have that id.
             return Ok(());
         }
         let (asking, held) =

@@ -220,7 +220,7 @@ async fn accept<S: Service>(
             drop((open, guest));
         });
     }
-    // Closed before the connections, so that the port is free when `stop` returns.
+    // The listener is closed before the connections, so that the port is free when `stop` returns.
     drop(listener);
     connections.shutdown().await;
 }
@@ -228,7 +228,8 @@ async fn accept<S: Service>(
 /// Logs the reason why the server closes a connection.
 fn send_away(peer: SocketAddr, why: RpcCloseReason) {
     match why {
-        // Debug only: an idle connection is no problem, and many connections at a time may have to make room.
+        // These are logged at level debug only: an idle connection is no problem, and many connections can have to make
+        // room at one time.
         RpcCloseReason::Idle | RpcCloseReason::MakesRoom => {
             tracing::debug!(%peer, "control connection closed: {why}")
         }

@@ -40,7 +40,7 @@ const MOST_STOPS: u32 = 50;
 const BLOCKED_FACTOR: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 const MOST_PATIENCE: Duration = Duration::from_millis(300);
-/// A fraction of the time of an update over TCP on loopback.
+/// A fraction of the time of an update over TCP on loopback; pauses between two stops are multiples of it.
 const TCP_STEP: Duration = Duration::from_micros(70);
 /// The time limit for the master to recover a client.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -43,8 +43,8 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         let _ends = (!once).then(|| RunningCountGuard::begin(&self.taking_back));
-        // Not for a first attempt: under the id of an earlier owner, the master may offer a block that this session
-        // itself has handed on since, if the master does not know that yet.
+        // On a first attempt the block stays in `handed_on`: the master possibly offers, under the id of an earlier
+        // owner, a block that this session itself has handed on since, which the master does not know yet.
         if !once {
             self.handed_on.borrow_mut().remove(&block);
         }

@@ -262,8 +262,8 @@ impl SessionGate {
     /// Returns, to the keeper, the session's part of a heartbeat.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
-        // Loaded after `since`, so that objects which a pinned operation frees from now on are treated as freed in or
-        // after that local epoch.
+        // This is loaded after `since`, so that objects which a pinned operation frees from now on are treated as freed
+        // in or after that local epoch.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
         let mut newest = self.local_epochs.newest();
