@@ -2,8 +2,8 @@
 //!
 //! [`logic`] decides, without sockets, clocks or files. [`store`] keeps the records, and [`server`] connects [`logic`]
 //! and [`store`] to the network. [`plan`] and [`placement`] choose the memory nodes that hold each part of index and
-//! data. No get or put passes through the master: while no master runs, open sessions go on, and only new sessions
-//! wait. With the feature `etcd`, several masters elect a leader in etcd and keep their records there.
+//! data. No get or put passes through the master: while no master runs, those of open sessions go on. With the feature
+//! `etcd`, several masters elect a leader in etcd and keep their records there.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -8,8 +8,8 @@
 //!   share is skipped if other nodes follow. Shares are in proportion to room, so a node with twice the memory gets
 //!   twice the regions.
 //! * *No waste*: if the remaining items only just fit, a node that has to hold a replica of every remaining item is
-//!   taken first. So exactly as many items fit as in the best placement: the largest n with `sum(min(room, n)) >=
-//!   replicas * n`.
+//!   taken first. So exactly as many items fit as in the best placement: this is the largest n for which
+//!   `sum(min(room, n)) >= replicas * n` holds.
 //!
 //! Primaries do more work than backups (they hand out blocks, and readers read them), so they are evened out at the
 //! end: an item's primary changes places with a backup as long as that reduces the differences.
@@ -205,7 +205,7 @@ impl PlacementState<'_> {
 
     /// Returns whether the remaining items only just fit. Then nodes that could hold a replica of every remaining item
     /// have to come first, or some of their room would be wasted. One item reduces each node's term of the sum by at
-    /// most one, so it is early enough to begin when the number of nodes is left to the limit.
+    /// most one, so this returns true as soon as the sum exceeds the limit by less than the number of nodes.
     fn scarce(&self, to_come: u64) -> bool {
         let left: u128 =
             (0..self.rooms.len()).map(|node| u128::from(self.left(node).min(to_come))).sum();

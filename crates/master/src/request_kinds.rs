@@ -83,7 +83,7 @@ pub enum ClusterRequest {
         client: ClientId,
         /// The blocks that the session hands on.
         orphans: Vec<Orphan>,
-        /// The counts of the session's operations since it began, by result.
+        /// Counts of the session's operations since it began.
         work: Box<SessionWork>,
     },
     /// [`MasterRequest::Heartbeat`].

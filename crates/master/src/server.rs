@@ -142,7 +142,7 @@ pub struct MasterServer {
     client: MasterClient,
     /// A client inside of this process, which needs no connection, and the server that answers it.
     inside: (MasterClient, Option<Server>),
-    /// The reason why the master makes no more decisions, once it does not.
+    /// The reason why the master makes no more decisions; `None` while it makes decisions.
     ended: watch::Receiver<Option<String>>,
     /// The settings in force, which the logic reads.
     settings: watch::Sender<ClusterSettings>,
@@ -206,7 +206,7 @@ impl MasterServer {
             #[cfg(not(feature = "etcd"))]
             Some(never) => match never {},
         };
-        // The client is made first, so that it exists if a later step fails; dropping it ends the thread.
+        // The `MasterServer` is made before its port opens: if that fails, dropping the `MasterServer` ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
         let name = addr.to_string();

@@ -54,8 +54,8 @@ pub struct SessionState {
     given: Vec<GrantedOrphan>,
     /// The serial number of the session's last hand-over.
     handed_on: u64,
-    /// The view by which the session was pinned at its last heartbeat, or when it was opened; 0 if it is restored from
-    /// the store and has sent this process none.
+    /// The view by which the session was pinned at its last heartbeat, or when it was opened; 0 if the session is
+    /// restored from the store and has sent this process no heartbeat.
     pub pinned_by: u64,
     /// See [`SessionHeartbeat::has_suspended`].
     pub has_suspended: bool,
@@ -70,8 +70,8 @@ pub struct SessionState {
     pinned_in: u64,
     /// See [`SessionHeartbeat::frees_in`].
     frees_in: u64,
-    /// The time of the session's last heartbeat, or of its opening, in listened milliseconds; 0 if it is restored from
-    /// the store and has sent this process none.
+    /// The time of the session's last heartbeat, or of its opening, in listened milliseconds; 0 if the session is
+    /// restored from the store and has sent this process no heartbeat.
     pub heard_ms: u64,
     /// The time at which the session's process last asked for a piece of a view, by the same clock.
     pub fetched_ms: Option<u64>,
@@ -582,8 +582,8 @@ impl SessionRegistry {
             if owner != client {
                 return Err("it has been handed on already");
             }
-            // A former owner had handed the block on, then took it back and returned it to the pool, from where this
-            // session got it.
+            // A former owner had handed the block on, later took it over again and returned it to the pool, from where
+            // this session got it.
             self.orphans.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
         writes.push(RecordWrite::Put(MasterRecord::Orphan(*orphan)));

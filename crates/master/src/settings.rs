@@ -1,8 +1,8 @@
 //! The settings of a cluster, which an operator chooses once.
 //!
 //! The settings take effect when the cluster is formed; after that, the view holds their values. All errors in them are
-//! found before the first memory node joins, and every error names its remedy. The limits here keep the view, which
-//! every session gets, within one control message.
+//! found before the first memory node joins, and every error names its remedy. The limits here keep the first view,
+//! which every session gets, within one control message.
 //!
 //! The index is sized for a number of keys at a planned load of 70 %: an INSERT fails if both buckets of its key are
 //! full, and the fuller the index, the likelier that is.
@@ -10,7 +10,7 @@
 use fusee_core::data::{Policy, PolicyError};
 use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 
-/// The limit on subtables: with more, the view would be longer than a control message is allowed to be.
+/// The limit on subtables of the first view: with more, that view would not fit into one control message.
 pub const MAX_SUBTABLES: u64 = 1 << 17;
 /// The limit on regions, for the same reason as [`MAX_SUBTABLES`]. Memory beyond this is left unused.
 pub const MAX_REGIONS: u64 = 1 << 16;
@@ -19,7 +19,7 @@ pub const MAX_MEMORY_NODES: u32 = 1024;
 /// The longest time for which an answer is held back, in milliseconds, whatever the lease: deadlines of calls have to
 /// exceed it, and clients wait for half a second.
 pub const MAX_HOLD_MS: u64 = 250;
-/// The greatest value of the shortest length of an epoch, in milliseconds, which applies to long leases.
+/// The upper bound of [`LeaseSettings::epoch_ms`], which applies to long leases.
 const MAX_EPOCH_MS: u64 = 10;
 /// The planned load of a subtable, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;

@@ -172,7 +172,7 @@ impl MasterState {
         }
     }
 
-    /// Retires the session of failed jobs, possibly of an earlier master's: it is fenced.
+    /// Retires the session of failed jobs, possibly one of an earlier master, so that it is fenced.
     pub(super) fn retire(&mut self, repairer: ClientId) {
         if !removed(Mutant::EarlierRepairerGoesOn) {
             self.jobs.retire(repairer);

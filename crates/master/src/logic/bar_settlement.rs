@@ -8,7 +8,7 @@
 //!   member; if the barred member is lost, the change that removes it settles these subtables as well.
 //! * Members raise the view number that they show to the number of that change, and report their bars. From then on
 //!   they bar no member for sessions that are pinned by an earlier view. So before the change leaves *frozen*, its
-//!   scope is widened by the subtables of all bars that were reported.
+//!   scope is widened by the subtables of all primaries that the reported bars name.
 //! * When the change is complete, and not before, the master tells members to take back the bars that the change has
 //!   settled: bars by views before the change's own.
 //!
@@ -145,7 +145,7 @@ impl BarSettlement {
         for (node, bars) in &settled {
             let again_ms = self.again_ms.entry(*node).or_default();
             if *again_ms <= ctx.now_ms {
-                // The request is repeated then in case that no answer comes at all.
+                // If no answer comes at all, the request is repeated at this time.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster: view.cluster, bars: bars.clone() };
                 ctx.call(&cluster.roster, *node, request, CallPurpose::Unbar);

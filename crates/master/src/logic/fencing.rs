@@ -21,7 +21,8 @@ use crate::record::{RecordWrite, repairer_key};
 /// The pause after a member failed to answer.
 const PAUSE_MS: u64 = 100;
 
-/// After this many fences, the master tells a member which sessions live, and the member forgets the fences of others.
+/// After this many fences, the master tells a member which sessions live, so that the member forgets the fences of
+/// ended ones.
 const FENCED_TOGETHER: usize = 16;
 
 /// The fences, and for each member those that it has still to acknowledge.
@@ -113,7 +114,7 @@ impl Fences {
             let Some(told) = self.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
-                // The request is repeated then in case that no answer comes at all.
+                // If no answer comes at all, the request is repeated at this time.
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };

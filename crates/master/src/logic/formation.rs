@@ -141,8 +141,8 @@ impl FormationProgress {
         ctx.calls.cancel(&CallPurpose::Format);
     }
 
-    /// Ends the attempt if the node takes part in it: the node has another identity or address now, to which the calls
-    /// were not addressed.
+    /// Ends the attempt if the node takes part in it, because the node's identity or address has changed since the
+    /// calls were made.
     pub fn abandon_attempt_of(&mut self, ctx: &mut EventContext<'_>, node: MnId) {
         if self.attempt.as_ref().is_some_and(|attempt| attempt.includes(node)) {
             self.abandon_attempt(ctx, ctx.now_ms);

@@ -9,10 +9,10 @@
 //! * all its members show its number;
 //! * they are at least half of the members of every earlier view by which a session is possibly still pinned, so that
 //!   no more than half of those members can show an older number. If more than half are lost at once, the change waits
-//!   a lease instead, and then goes on, because no better way exists (see `docs/operations.md`);
-//! * the leases of all sessions that have not acknowledged the view have ended by the sessions' own clocks: a session's
-//!   lease lasts less than a lease from the moment when it sent its heartbeat, and the master waits a whole lease from
-//!   the arrival of that heartbeat.
+//!   a lease instead, and then goes on, because no better way exists (see `docs/operations/failures.md`);
+//! * the leases of all sessions that have not acknowledged the view have ended by the sessions' own clocks: a session
+//!   trusts its lease for less than the whole length, from the moment when it sent its heartbeat, and the master waits
+//!   for the whole length from the arrival of that heartbeat.
 //!
 //! The master stores the members of earlier views until a change has left *frozen*, or until all members show a later
 //! number: from then on a session that is pinned by such a view finds no majority. Members are added, and empty members
@@ -130,7 +130,7 @@ impl MemberViews {
         for node in members {
             let Some(shown) = self.members.get_mut(&node) else { continue };
             if shown.number < number && shown.again_ms <= ctx.now_ms {
-                // The request is repeated then in case that no answer comes at all.
+                // If no answer comes at all, the request is repeated at this time.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster: view.cluster, view: number };
                 ctx.call(&cluster.roster, node, request, CallPurpose::Stand(number));

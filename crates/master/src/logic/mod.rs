@@ -361,7 +361,8 @@ impl MasterState {
             self.fences.step(ctx, &self.cluster, &self.jobs);
             self.apply(ctx);
             self.views.step(ctx, &self.cluster);
-            // Bars, admission, splits, regions, replicas and the scrubber, as the stage of the change allows.
+            // This runs bars, admission, splits, regions, replicas and the scrubber, as far as the stage of the change
+            // allows.
             self.change_view(ctx);
         }
         self.epochs.step(ctx, &self.cluster, &self.jobs);

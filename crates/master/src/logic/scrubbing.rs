@@ -2,8 +2,8 @@
 //! ([`fusee_core::scrub`]).
 //!
 //! In a stable view without other work, a job reads some slots and the objects that they lead to. The next job
-//! continues behind these slots; it starts when the bytes read so far are due at the rate of the settings. Damage is
-//! handled as follows:
+//! continues behind these slots; it starts when reading these bytes at the rate of the settings would have ended.
+//! Damage is handled as follows:
 //!
 //! * The job itself repairs damaged replicas of objects.
 //! * If the replicas of a slot differ, the slot is checked again after [`PATIENCE_LEASES`] leases. Slot words do not
