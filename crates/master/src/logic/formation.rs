@@ -97,7 +97,7 @@ impl FormationProgress {
             chosen.filter_map(|node| cluster.roster.get(node).cloned()).collect();
         let plan = match PlacementPlan::new(ctx.settings, chosen) {
             Ok(plan) => plan,
-            // A pause does not help, but another node may.
+            // A pause does not help, but another node can.
             Err(error) => return self.hold(ctx, cluster, u64::MAX, error.to_string()),
         };
         let number = cluster.last_attempt + 1;

@@ -88,7 +88,7 @@ impl JobScheduler {
         self.retired.insert(repairer);
     }
 
-    /// Returns the epoch of the oldest job whose verbs may still execute.
+    /// Returns the epoch of the oldest job whose verbs can still execute.
     pub fn held_epoch(&self) -> Option<u64> {
         let retired = (!self.retired.is_empty()).then_some(self.retired_in);
         let running = self.running.as_ref().map(|running| running.epoch);

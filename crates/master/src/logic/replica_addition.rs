@@ -42,7 +42,7 @@ pub(super) struct ReplicaAddition {
     told: bool,
     /// The number of the view in which nothing is left to do, unless a node joins.
     idle_in: Option<u64>,
-    /// The time at which replicas may move again.
+    /// The time at which replicas are allowed to move again.
     next_move_ms: u64,
 }
 
