@@ -268,7 +268,7 @@ fn a_master_over_an_empty_store_waits_until_it_is_told_to_form_a_cluster() {
     assert!(found.problem.unwrap().contains("fusee form"));
     assert!(nodes.iter().all(|node| node.name().is_none()));
     master.stop();
-    // Nothing that these requests were about was stored.
+    // Neither the refused request nor the joins of the nodes left anything in the store.
     let store = MasterStore::open(&dir.path().join("master")).unwrap();
     assert_eq!(store.load().unwrap(), []);
     drop(store);

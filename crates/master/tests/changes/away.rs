@@ -106,7 +106,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
         world.feed(MasterEvent::Tick);
     }
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
-    // Silence is counted while the master runs all the time.
+    // While the master runs all the time, the silence of nodes counts.
     for _ in 0..10 {
         world.now_ms += LEASE_MS / 10;
         world.feed(MasterEvent::Tick);

@@ -134,7 +134,7 @@ fn leases_rest_on_contact_with_more_than_half_of_the_members() {
     world.pass(LEASE_MS);
     let behind = behind_ms(&mut world);
     assert!(behind <= LEASE_MS / 4 + 100, "{behind}");
-    // A master that has just started has no contact.
+    // A master that has just started has not heard from any member.
     world.restart_master();
     assert_eq!(behind_ms(&mut world), u64::MAX);
     world.pass(LEASE_MS);

@@ -90,8 +90,8 @@ impl EtcdFixture {
     }
 }
 
-/// Tells apart errors by which etcd was unreachable, or did not answer in time, because a machine can stand still for
-/// seconds.
+/// Tells whether an error says no more than that etcd did not answer in time, which also happens when the machine
+/// stands still for seconds.
 trait TransientEtcdError {
     fn is_silence(&self) -> bool;
 }
@@ -252,7 +252,7 @@ fn candidates_that_come_and_go_are_nothing_else() {
     });
 }
 
-/// Each record with one bit changed, and each record removed, one after the other.
+/// Changes one bit of each record, and removes each record: one after the other.
 // Promise DMG-8
 #[test]
 fn a_flipped_bit_or_a_lost_record_is_noticed() {
