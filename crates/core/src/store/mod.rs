@@ -1,12 +1,23 @@
-//! The operations: SEARCH, INSERT, UPDATE, UPSERT, DELETE, Move and SCAN over any fabric.
+//! The operations of the store (SEARCH, INSERT, UPDATE, UPSERT, DELETE, Move and SCAN), over any fabric.
 //!
-//! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any number of operations may
-//! run on it at once, interleaved at their await points (the paper's coroutines). Every operation is a plain `async
-//! fn`; each `phase().await` in it is one batch, one round trip. Dropping an operation half-way is a client crash, as
-//! far as other sessions can tell.
+//! A [`Store`] is one session's side of the protocol. Any number of its operations can run concurrently, interleaved at
+//! their await points (the paper's coroutines). Every operation is a plain `async fn`; each `phase().await` in it
+//! executes one batch of verbs, which is one round trip. If an operation is dropped half-way, other sessions cannot
+//! distinguish that from a crash of the client.
 //!
-//! The caller keeps the index cache: it passes a [`Hint`] in and stores the one that comes back. A hint may be wrong:
-//! operations compare the slot's word with that of the hint, and the key with the object.
+//! | module | contents |
+//! |---|---|
+//! | `read` | SEARCH, SEARCH of many keys, SCAN; the READs that writes need |
+//! | `write` | INSERT, UPDATE, UPSERT, DELETE, Move: attempts and conflict rounds |
+//! | `memory` | `SessionMemory`: the session's blocks, and the objects that it has freed |
+//! | `session` | `OperationPin` and `LocalEpochs`: the view and epoch of each operation; vouching; suspended writes |
+//!
+//! `StoreOp`, here, is one running operation: its view, its batch, its cost and its pin. All four modules add methods
+//! to `Store` and `StoreOp`.
+//!
+//! The caller keeps the index cache: it passes a [`Hint`] to an operation, and stores the hint that the operation
+//! returns. A hint can be wrong, so operations compare the slot's word with the hint's word, and the key with the
+//! object.
 //!
 //! Phases, without conflicts (asserted by tests):
 //!
@@ -57,26 +68,26 @@ pub struct Hint {
     pub slot: SlotRef,
     /// The word that the slot held. The key was compared with the object that the word refers to.
     pub word: Slot,
-    /// The time of that.
+    /// The trust in the hint: since when its word is known to be right, or that it can be wrong.
     pub seen: HintTrust,
 }
 
-/// The time at which a hint was seen, as far as that tells how reliable the hint is.
+/// The trust in a hint, which decides how an operation uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintTrust {
-    /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, on the primary, as a word that counts.
-    /// A caller that passes the hint back promises that it is certainly the key's. Never used where the fabric is
-    /// immediate.
+    /// The primary showed the word in this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, in an
+    /// operation whose READs are valid. A caller that passes such a hint promises that the word certainly leads to the
+    /// key. Never used on an immediate fabric.
     FreshSince(u64),
-    /// The hint may be wrong in every way.
+    /// The hint can have a wrong slot or word.
     Unverified,
-    /// The hint may be wrong, and its word is likely to be an old one: if there is a switch, it is asked where the
-    /// slot leads ([`Store::asks_switches`]).
+    /// The hint's word is probably outdated. If there is a switch, the operation lets the switch redirect a READ to the
+    /// object that the slot leads to ([`Store::asks_switches`]).
     LikelyStale,
 }
 
 impl Hint {
-    /// Returns whether both hints have the same slot and word, whenever they were seen.
+    /// Returns whether both hints have the same slot and word, whatever their trust.
     pub fn leads_like(&self, other: &Hint) -> bool {
         (self.slot, self.word) == (other.slot, other.word)
     }
@@ -86,26 +97,26 @@ impl Hint {
         self.seen == HintTrust::LikelyStale
     }
 
-    /// Returns the same hint without a promise.
+    /// Returns the same hint as [`HintTrust::Unverified`].
     pub fn uncertain(self) -> Hint {
         Hint { seen: HintTrust::Unverified, ..self }
     }
 }
 
-/// A batch that holds more memory than this is not kept.
+/// The largest batch, in bytes of memory, that a store keeps for its next operation.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// The results of a successful write for the index cache.
+/// The result of a successful write, for the caller's index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteResult {
-    /// The key's place now, also after a Move that has changed nothing; `None` after a DELETE, and after a write that
-    /// another one overtook.
+    /// The key's slot and word after the write, also after a Move that has changed nothing. `None` after a DELETE, and
+    /// if another write has won the round.
     pub place: Option<Hint>,
-    /// Whether the hint that was given still held; `false` without one.
+    /// Whether the slot of the given hint still held the hint's word; `false` without a hint.
     pub hint_held: bool,
 }
 
-/// One session's half of the protocol.
+/// One session's side of the protocol: executes the session's operations.
 pub struct Store<F, H> {
     fabric: F,
     host: H,
@@ -114,22 +125,22 @@ pub struct Store<F, H> {
     view: RefCell<ViewRef>,
     batches: RefCell<Vec<VerbBatch>>,
     counters: Arc<Counters>,
-    /// The local epochs in which operations run.
+    /// The local epochs in which the session's operations are pinned.
     local_epochs: LocalEpochs,
     /// The session's blocks, and the objects that it has freed.
     memory: SessionMemory,
-    /// Questions to the members about the view that they are at.
+    /// The session's questions to the members whether they vouch for its view.
     asks: VouchRequests,
-    /// Memory nodes that did not answer.
+    /// Memory nodes that did not answer the session's latest verb to them.
     silent: SilentNodes,
-    /// The state of reads.
+    /// State that only reads use.
     reads: ReadState,
     /// Whether all regions of the view are replicated.
     has_one_redundancy: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Creates a session of `client` that follows `view`, which must have passed [`View::check`].
+    /// Creates a session of `client` that follows `view`. The caller has checked `view` by [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let memory = SessionMemory::new(client, view.geometry.block_bytes);
         let has_one_redundancy = Cell::new(session::has_one_redundancy(&view));
@@ -150,17 +161,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the fabric underneath.
+    /// Returns the fabric that executes the session's verbs.
     pub fn fabric(&self) -> &F {
         &self.fabric
     }
 
-    /// Returns the host underneath.
+    /// Returns the host: the session's access to clocks, blocks, views and epochs.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// Returns the session's name.
+    /// Returns the session's id.
     pub fn client(&self) -> ClientId {
         self.client
     }
@@ -170,31 +181,33 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Arc::clone(&self.view.borrow())
     }
 
-    /// Returns the counters so far.
+    /// Returns the present values of the session's counters.
     pub fn stats(&self) -> Stats {
         self.counters.stats()
     }
 
-    /// Returns the counters, for other threads of the process to look at.
+    /// Returns the session's counters, which other threads of the process can read.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Returns whether the session is to be recovered like one that died ([`recovery`](crate::recovery)), and must
-    /// not leave as one that has finished. That is so if a write ended with an unknown outcome, or was dropped: its
-    /// word may stand in a slot, and others wait for its end; or nothing but a recovery ever frees its object. It is
-    /// also so if a memory node has not answered a WRITE, which may still execute.
+    /// Returns whether the session has to be fenced and recovered like one that died ([`recovery`](crate::recovery)),
+    /// and is not allowed to close normally. This is so after a write ended with an unknown outcome, or was dropped:
+    /// either a slot possibly shows the write's word, and other sessions wait for the end of its round, or only
+    /// recovery can free its object. This is also so while a memory node has not answered a WRITE, which can still
+    /// execute there.
     pub fn needs_recovery(&self) -> bool {
         self.local_epochs.has_half_way()
     }
 
-    /// Returns whether operations are under way for which view changes, and the reuse of memory, may have to wait.
+    /// Returns whether any operation is pinned or suspended. View changes, and the reuse of memory, possibly wait for
+    /// such operations.
     pub fn has_pinned_or_suspended(&self) -> bool {
         self.local_epochs.has_pinned_or_suspended()
     }
 
-    /// Has the processor fetch the memory that a write by this hint touches first: the slot on all replicas, and the
-    /// start of the object. Does nothing if the fabric is not immediate.
+    /// Prefetches, into the processor's cache, the memory that a write by this hint touches first: the slot on all
+    /// replicas, and the start of the object. Does nothing unless the fabric is immediate.
     pub fn prefetch(&self, hint: Hint) {
         let view = self.view.borrow();
         if !self.fabric.is_immediate() || !view.has_slot(hint.slot) {
@@ -208,7 +221,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Hashes a key of this cluster, once for all operations on it.
+    /// Hashes a key by the cluster's hash key. The result serves any number of operations on the key.
     #[inline]
     pub fn key<'k>(&self, key: impl IntoKey<'k>) -> Key<'k> {
         key.into_key(&self.hash_key)
@@ -228,7 +241,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
     }
 
-    /// Returns a batch for an operation. It may still hold verbs of an earlier operation, but keeps none of its bytes.
+    /// Returns a batch for an operation. The batch can still hold verbs of an earlier operation, but none of its
+    /// [kept](VerbBatch::keep) bytes.
     fn batch(&self) -> VerbBatch {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
@@ -251,7 +265,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Takes a batch back for the next operation, unless its memory has grown too large.
+    /// Takes a batch back for a later operation, unless the batch's memory has grown too large.
     fn recycle(&self, mut batch: VerbBatch) {
         batch.keep_nothing();
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
@@ -260,33 +274,34 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// One running operation: its batch and its cost.
+/// One running operation.
 struct StoreOp<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     view: ViewRef,
     batch: VerbBatch,
     cost: Cost,
-    /// Its pin in a view and an epoch. Tells also whether others may have seen traces of the operation.
+    /// The operation's pin in a view and an epoch. Also records whether other sessions have possibly seen the
+    /// operation.
     pin: OperationPin<'s, F, H>,
-    /// Whether it has looked for memory.
+    /// Whether the operation has searched for memory.
     made_room: bool,
-    /// The number of its pauses. There is one count for the whole operation, so that the host's limit on waiting
-    /// limits the operation.
+    /// The number of the operation's pauses. All its waits share this count, so that the host's limit applies to the
+    /// whole operation.
     pauses: u32,
-    /// The number of questions to the members that had begun before it.
+    /// The number of questions to the members that had begun before the operation did.
     asks_before: u64,
 }
 
-/// Proof that an object is the key's. The slot leads to the object at the moment when the slot is read; from then on
-/// the object stays as it is until the operation ends.
+/// The READ that proves whether the object of a hint's word has the key. If the slot shows the hint's word, the object
+/// is complete at that moment, and stays unchanged until the operation ends.
 #[derive(Clone, Copy)]
 enum KeyProof {
-    /// READ after the slot: the start of the object, up to its key, is enough.
+    /// A READ of the object's start, up to its key. This is enough, because it executes after the READ of the slot.
     Prefix(Ticket),
-    /// READ before or after the slot, in unknown order: perhaps while another object, which stood here when the hint
-    /// was made, gave way to this one. Only the CRC shows that no part of the other one was read.
+    /// A READ of the whole object, before or after the READ of the slot. When it executes, another object that was at
+    /// this address is possibly being overwritten. The good CRC shows that no part of that other object was read.
     Whole(Ticket),
-    /// A steered READ of a doubted hint: perhaps the object that the slot leads to.
+    /// A steered READ of a doubted hint's slot: possibly brings the object that the slot leads to.
     Steered(SteeredRead),
 }
 
@@ -296,8 +311,8 @@ fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
     needed.min(class.bytes()) as u32
 }
 
-/// Objects of up to this many bytes are read whole to compare their keys. The CRC then tells whether they are another
-/// key's, and this costs hardly more than to read the start.
+/// The size, in bytes, up to which objects are read whole to compare their keys. The CRC of a whole object can prove
+/// that the object has another key, and such a READ costs hardly more than one of the object's start.
 const COMPARED_WHOLE_BYTES: u64 = 2048;
 
 /// The result of comparing an object's key.
@@ -305,7 +320,7 @@ enum KeyCheck {
     Same,
     /// The object is another key's: it was read whole, with a good CRC.
     Other,
-    /// The object is damaged, or only its start was read: it may still be the key's.
+    /// The object is damaged, or only its start was read, so that it possibly is the key's.
     Unproved,
 }
 
@@ -321,8 +336,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Executes the batch if the fabric does so at once; if not, only notes whether the batch has a CAS or FAA. Returns
-    /// whether it was executed.
+    /// Executes the batch if the fabric is immediate; otherwise only notes whether the batch has a CAS or FAA. Returns
+    /// whether the batch was executed.
     fn phase_now(&mut self) -> bool {
         self.pin.traces.post(&self.batch);
         let now = self.store.fabric.execute_now(&mut self.batch);
@@ -349,7 +364,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.store.recycle(self.batch);
     }
 
-    /// Returns the operation's error for a failed verb.
+    /// Returns the error of this operation after one of its verbs failed: for a write, with its known or unknown
+    /// outcome.
     fn failed(&self, failure: FailedVerb) -> Error {
         let FailedVerb { node, error } = failure;
         let outcome = if self.pin.traces.has_posted() {
@@ -375,9 +391,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.batch.read(place.node, place.offset, 8)
     }
 
-    /// Reads the primary slot, in one phase. For use after a CAS of this operation.
+    /// Reads a slot's word from its primary, in one phase. For use after a CAS of this operation, because it clears the
+    /// batch.
     async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
-        // Nothing that was staged is needed any more, and a loser may come here many times.
+        // After its CASes, the operation needs nothing that is staged in the batch. A loser calls this function many
+        // times, and would fill the batch.
         self.batch.clear();
         let ticket = self.read_slot(slot);
         self.phase().await;
@@ -402,8 +420,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts the READs for the value of the object that a word refers to, which was read on this node. `None` if it
-    /// refers to no object.
+    /// Posts the READs for the value of a word's object. `shown_on` is the node that has shown the word. Returns `None`
+    /// if the word refers to no object.
     fn fetch(&mut self, shown_on: MnId, word: Slot) -> Option<Fetch> {
         let object = self.view.object_of(word)?;
         let is_silent = |node| self.store.silent.has(node);
@@ -411,12 +429,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
-    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers to no object.
-    /// Reads the replica on the node that has shown the word, if there is one there: if a speculative write has put
-    /// the word on a backup, its object is complete there, and perhaps nowhere else (`speculation.rs`).
+    /// Posts a READ of a word's object that is long enough to compare the key. Returns `None` if the word refers to no
+    /// object. Reads the replica on `shown_on`, the node that has shown the word, if that node has a replica: if a
+    /// speculative write has put the word on a backup, the object is complete there, and perhaps nowhere else
+    /// (`speculation.rs`).
     ///
-    /// The slot was read earlier in this operation, and an object that was complete then stays untouched until the
-    /// operation ends. So if the start of a large object shows the key, the object is the key's.
+    /// The operation has read the slot before, and an object that was complete then stays unchanged until the operation
+    /// ends. So if the start of a large object shows the key, the object is the key's.
     fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
         let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
@@ -427,8 +446,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(self.batch.read(place.node, place.offset, bytes))
     }
 
-    /// Posts, behind the READ of the slot, the READ that shows whether the hint's word leads to the key if the slot
-    /// holds it.
+    /// Posts, behind the READ of a hint's slot, the READ that proves whether the object of the hint's word has the key.
     fn read_proof(&mut self, target: &HintTarget, key: Key<'_>) -> KeyProof {
         let in_order = target.slot.node == target.object.node || self.store.fabric.is_immediate();
         if in_order || removed(Mutant::PrefixReadEarly) {
@@ -442,8 +460,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         KeyProof::Whole(target.read_object(&mut self.batch))
     }
 
-    /// Returns whether the word that the slot of a hint has shown leads to the key. The answer counts only if that is
-    /// the hint's word: `proof` is a READ of the object of that word.
+    /// Returns whether `word`, which a hint's slot has shown, leads to the key. The result means something only if
+    /// `word` is the hint's word, because `proof` is a READ of the object of the hint's word.
     fn is_proved(&self, proof: KeyProof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
         Ok(match proof {
             KeyProof::Prefix(ticket) => {
@@ -460,14 +478,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         })
     }
 
-    /// Returns the identity that the header of a word's object contains, if it differs from the word's.
+    /// Returns the identity that the header of a word's object contains, if it differs from the word's: that is so
+    /// after a Move in place.
     #[cold]
     fn first_turn(&self, word: Slot) -> Option<Identity> {
         let object = self.view.object_of(word)?;
         object.is_turned(word).then(|| object.identity_of(word))
     }
 
-    /// Compares the key with an object of which the whole, or the start, was read.
+    /// Compares the key with an object that was read, whole or only its start.
     fn check_key_of(
         &self,
         ticket: Ticket,
@@ -488,9 +507,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(whole_key(bytes, identity, key))
     }
 
-    /// Finds which of these slots, as a node has shown them, refers to the key. Takes one phase, or none if there are
-    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. A word that can refer to no
-    /// object, or only to damaged replicas, is an error only if no other word refers to the key.
+    /// Returns which of the candidate slots refers to the key. `shown_on` is the node that has shown their words. Takes
+    /// one phase, or none without candidates. Re-reads each object that proves nothing, in one or two phases more. If a
+    /// word can refer to no object, or only to damaged replicas, this is an error only if no other word refers to the
+    /// key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
@@ -522,13 +542,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             }
         }
         if !unproved.is_empty() {
-            // On the heap: it is rare, and the futures of operations stay small.
+            // Boxed, because this case is rare: the futures of operations stay small.
             return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
         }
         broken.map_or(Ok(KeySlot::Absent), Err)
     }
 
-    /// Returns whether the pair of a word was lost with its only node, and counts such pairs.
+    /// Returns whether a word's pair was lost with the only node that held it. Counts such words.
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
         if is_gone {
@@ -537,7 +557,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         is_gone
     }
 
-    /// Finds the key among slots whose objects prove nothing, by re-reading them.
+    /// Finds the key among slots whose objects have proved nothing, by re-reading these objects.
     async fn find_among(
         &mut self,
         unproved: ArrayVec<Hint, MAX_CANDIDATES>,
@@ -558,7 +578,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// Compares the key with all the bytes that one place has of an object.
+/// Compares the key with all bytes of an object's replica or chunk.
 fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
     match Object::decode_of(bytes, identity) {
         Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => KeyCheck::Same,
@@ -568,8 +588,8 @@ fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
     }
 }
 
-/// Returns whether the start of an object shows the key, in the generation of the word that led to it. If not, the
-/// object may be damaged.
+/// Returns whether the start of an object shows the key and the identity to which the slot word led. If not, the object
+/// has another key or is damaged.
 fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
     match Object::prefix_has_key(prefix, identity, &key) {
         Ok(same) => same || removed(Mutant::KeysNotCompared),
@@ -595,6 +615,6 @@ enum KeySlot {
     Found(Hint),
     /// None of the slots refers to the key.
     Absent,
-    /// One of the slots has changed meanwhile.
+    /// One of the slots has changed meanwhile, so that the search has to start again.
     Stale,
 }

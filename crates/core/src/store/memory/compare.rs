@@ -1,27 +1,26 @@
 //! The comparison of blocks with the whole index, which finds free bits that have been lost.
 //!
-//! A client that dies takes along what it had freed and not set free, and a memory node the bitmaps
-//! that it held; nor is it known which objects a dead client had free. The blocks concerned
-//! are *unverified* until their owner has compared them:
+//! If a client dies, the free bits of objects that it had freed are possibly not set, and it is not known which objects
+//! of its own blocks were free. If a memory node is lost, so are the free bitmaps on it. The blocks concerned are
+//! *unverified* until their owner has compared them:
 //!
-//! 1. Of a block with no write under way, note which objects are not free.
-//! 2. READ all slots on all replicas, in any order. Every writer of the objects noted at 1 has ended,
-//!    or is recovered: no process puts the objects' words into slots any more, unless the view changes, which makes
-//!    the comparison void. So the replicas that show such a word only become fewer: one that shows
-//!    it in the end has shown it all the time, and an object that no slot keeps is garbage. A word that
-//!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
-//!    if a memory node is lost, it may be the one that is settled on.
-//!    A word at an even turn keeps copies beside its object: the copy words tell which, and stay as they are as long as
-//!    the word does. Where the word has given way meanwhile, the writer that replaced it frees all of them.
-//! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
-//!    that they freed is set free, or never will be (`Epochs::is_settled`): a bit that came later
-//!    would be taken for one of the object's next life.
-//! 4. READ the bitmap, and set the bits of the garbage that are not set: no other session will. From now on
-//!    the bitmap tells all that is free. If it is elsewhere since 1, bits may be missing there; what is
-//!    garbage is so all the same, and the block counts as seen by the older view: the session that looks at the
-//!    bitmap next makes it unverified again.
+//! 1. Note which objects are not free, in each block without a write under way.
+//! 2. READ all slots on all replicas, in any order. Every writer of the noted objects has ended, or is recovered, so no
+//!    process puts the objects' words into slots any more, unless the view changes, which makes the comparison void. So
+//!    a replica that shows such a word at the end of this step has shown it all the time, and an object to which no
+//!    slot leads is garbage. A word that only backups show was left by a writer that lost its round. Such a word counts
+//!    as well: it usually vanishes, but if a memory node is lost, a view change can settle on it. A word at an even
+//!    turn also protects its object's copies, which the copy words name as long as the word is in the slot. If the word
+//!    is replaced meanwhile, the writer that replaces it frees the copies.
+//! 3. Wait until all operations have ended that had begun before the end of step 2, and until everything that they
+//!    freed is set free, or never will be (`Epochs::is_settled`). A bit that is set later would count as that of a
+//!    later object at the same address.
+//! 4. READ the bitmap, and set the missing bits of the garbage; no other session sets these. From now on the bitmap
+//!    shows all free objects. If the bitmap has moved since step 1, the new one possibly lacks bits of other objects.
+//!    Then the block counts as seen in the older view, and the next READ of the bitmap makes the block unverified
+//!    again.
 //!
-//! All of this costs as much as reading the index once, so it is done when memory is short.
+//! A comparison costs as much as reading the index once, so it is done only when memory is short.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,21 +34,22 @@ use crate::store::Store;
 use crate::verbs::Fabric;
 use crate::view::{MAX_REPLICAS, PoolPlace};
 
-/// Bytes of the index that are read in one phase, if a subtable is not larger.
+/// The number of bytes of the index that are read in one phase, unless a single subtable has more.
 const PHASE_BYTES: u64 = 1 << 20;
 
-/// A block to compare.
+/// A block to be compared.
 struct ComparedBlock {
     block: Address,
     shape: BlockShape,
     taken: Vec<bool>,
     kept: Vec<bool>,
-    /// The view since which its bitmap was where it was.
+    /// The number of the view since which the block's bitmap is at its place.
     primary_since: u64,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Goes on with the comparison of all unverified blocks.
+    /// Continues the comparison of all unverified blocks: finishes those that have waited long enough, and compares the
+    /// others.
     pub(super) async fn compare_unverified(&self) {
         self.end_comparison().await;
         let mut upkeep = self.upkeep();
@@ -94,7 +94,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         targets
     }
 
-    /// Sets free the garbage of blocks that were compared long enough ago.
+    /// Sets free the garbage of those blocks whose comparison has waited long enough (step 4).
     async fn end_comparison(&self) {
         let settled: Vec<(Address, u64, Vec<u32>)> = {
             let slabs = self.memory.slabs.borrow();
@@ -118,7 +118,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Reads the index and notes which objects its slots keep. False if that could not be done.
+    /// Reads the index and notes which objects its slots lead to. Returns false if this has to be repeated later.
     async fn compare(&mut self, targets: &mut [ComparedBlock]) -> bool {
         let view = self.op.view.clone();
         let bytes = view.geometry.subtable_bytes();
@@ -139,7 +139,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         true
     }
 
-    /// Notes the copies that words keep. False if one of them may not have been found.
+    /// Notes the copies that these words protect. Returns false if a copy was possibly not found, or a newer view has
+    /// come.
     async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [ComparedBlock]) -> bool {
         keeping.sort_unstable_by_key(|word| word.0);
         keeping.dedup();
@@ -150,8 +151,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         !self.op.newer_view_has_come()
     }
 
-    /// One phase: reads these replicas of subtables. False if it is to be done
-    /// again later.
+    /// Reads these replicas of subtables, in one phase, and notes the objects that their words protect. Returns false
+    /// if the comparison has to be repeated later.
     async fn note_all(
         &mut self,
         replicas: impl Iterator<Item = PoolPlace>,
@@ -173,7 +174,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             }
         }
         self.op.phase().await;
-        // A view change must not wait for this.
+        // A view change must not wait for a comparison, so the comparison ends.
         if self.op.newer_view_has_come() {
             return false;
         }
@@ -212,7 +213,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         let words = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
-            // Until it has come to its end.
+            // The block stays unverified until all its bits are set.
             found.unverify(Verification::Due);
             found.held = true;
             bits_of(found.shape, garbage)
@@ -228,7 +229,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// Sets those of these bits of a block's bitmap that are not set. Whether it is done.
+    /// Sets those of these bits that are missing in a block's bitmap. Returns whether this succeeded.
     async fn set_missing_free(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
         let Some(set) = self.read_free_bitmap(block).await else { return false };
         let missing = |(word, bits): &(u32, u64)| {
@@ -238,7 +239,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         self.add(block, words.iter().filter_map(missing)).await
     }
 
-    /// Reads the free bitmap of a block, in one phase.
+    /// Reads the free bitmap of a block, in one phase. Returns `None` if this failed.
     async fn read_free_bitmap(&mut self, block: Address) -> Option<Vec<u64>> {
         let place = self.bitmap(block)?;
         let bytes = bitmap_bytes(self.op.view.geometry.block_bytes) as u32;
@@ -250,7 +251,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     }
 }
 
-/// The words of a free bitmap with the bits of these objects, in order.
+/// Returns the bits of these objects as pairs of a bitmap word's number and the word's bits, in order.
 fn bits_of(shape: BlockShape, objects: &[u32]) -> Vec<(u32, u64)> {
     let mut words: Vec<(u32, u64)> = Vec::new();
     for object in objects {

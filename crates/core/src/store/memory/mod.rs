@@ -1,16 +1,20 @@
-//! The memory of a session: the objects that it may allocate, and those that it has freed.
+//! The memory of a session: the objects that it can allocate, and those that it has freed.
 //!
-//! The order of calls, over the life of an object:
+//! [`SessionMemory`] owns the session's blocks, sorted into slabs, and the list of freed objects. A [`MemoryUpkeep`] is
+//! an operation of the session that maintains its own blocks.
 //!
-//! 1. A write *allocates* the object. If its slab has none, the write is unpinned, awaits memory
-//!    ([`out_of_memory`]), and begins anew.
-//! 2. At the end of the attempt the object is *given back* if no CAS has mentioned it; else its write ends in its
-//!    block.
-//! 3. The writer that replaces a word *frees* what the word kept ([`reclaim`]). A write that is suspended before it
-//!    knows whether it has replaced one *holds* the memory meanwhile.
-//! 4. After the operation, in this order: the session *sets free* what was freed, *looks ahead* if the slab lacks
-//!    something, and *offers* other sessions the blocks that it does not need.
-//! 5. While memory is short, blocks are collected ([`reclaim`]) and compared with the index ([`compare`]).
+//! The order of calls, for one object:
+//!
+//! 1. A write *allocates* the object. If its slab has none, the write is unpinned, awaits memory ([`out_of_memory`]),
+//!    and begins anew.
+//! 2. At the end of the attempt the object is *given back* if no CAS has named it; otherwise its block notes that the
+//!    write has ended.
+//! 3. The writer that replaces a slot word *frees* the object that the word protected ([`reclaim`]). A write that is
+//!    suspended before it knows whether it has replaced a word *holds* that memory until it is resolved.
+//! 4. After the operation, in this order: the session *sets free* the freed objects, *looks ahead* for memory if the
+//!    slab is about to lack some, and *offers* other sessions the blocks that it does not need.
+//! 5. While memory is short, the session collects free objects of its blocks ([`reclaim`]) and compares unverified
+//!    blocks with the index ([`compare`]).
 //! 6. A session that leaves seals its blocks, and hands on what is left of them ([`seal`]).
 
 mod compare;
@@ -35,15 +39,15 @@ use crate::view::View;
 /// The memory of a session.
 pub(super) struct SessionMemory {
     slabs: RefCell<Slabs>,
-    /// Objects whose free bits are to be set.
+    /// Freed objects whose free bits are not set yet.
     freed: PendingFreeBits,
     /// The number of phases that have read free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
     reclaiming: Cell<bool>,
-    /// The mark from which on all blocks may become unverified once more.
+    /// The earliest mark at which all blocks can be made unverified again.
     unverifies_from: Cell<u64>,
-    /// The number of operations that look for memory.
+    /// The number of operations that search for memory.
     allocating: Cell<usize>,
     /// Whether the pool had no block left when the last one was asked for.
     pool_was_empty: Cell<bool>,
@@ -68,13 +72,14 @@ impl SessionMemory {
         self.slabs.borrow_mut().header_written(object);
     }
 
-    /// Ends the write of an object that a CAS has mentioned.
+    /// Notes that the write of an object has ended, if a CAS has named the object.
     #[inline]
     pub fn end_write(&self, object: &Allocation) {
         self.slabs.borrow_mut().end(object);
     }
 
-    /// Begins a Move in place; `None` if the object's block is not the session's, or another Move of the object runs.
+    /// Begins a Move in place of a word's object to this turn. Returns `None` if the object's block is not the
+    /// session's, or if another Move of the object runs.
     pub fn begin_move(&self, word: Slot, turn: u16) -> Option<Allocation> {
         self.slabs.borrow_mut().begin_move(word, turn)
     }
@@ -90,7 +95,7 @@ impl SessionMemory {
         self.slabs.borrow().is_offered(object)
     }
 
-    /// Returns a shortage of a slab since the last call; one at a time.
+    /// Returns one shortage that a slab has noted since the previous call, if there is one.
     #[inline]
     pub fn take_shortage(&self, kind: SlabKind) -> Option<SlabShortage> {
         self.slabs.borrow_mut().take_shortage(kind)
@@ -112,7 +117,7 @@ impl SessionMemory {
     }
 }
 
-/// An operation of the session that looks after its own blocks.
+/// An operation of the session that maintains the session's own blocks.
 struct MemoryUpkeep<'s, F: Fabric, H: Host> {
     op: StoreOp<'s, F, H>,
 }

@@ -1,24 +1,26 @@
-//! The search for memory of an operation that finds its slab empty: its steps, their order, and the point at which
-//! there is no memory.
+//! The search for memory by an operation that finds its slab empty: its steps, their order, and the point at which the
+//! search fails.
 //!
 //! 1. The session's own memory: the session sets the bits of the objects that it freed, and reclaims free objects in
-//!    its blocks ([`reclaim`](super::reclaim)). A DELETE waits for objects that can be used soon; so do all
-//!    operations if the pool had nothing left the last time.
+//!    its blocks ([`reclaim`](super::reclaim)). A DELETE also waits for objects that become reclaimable soon; so do all
+//!    operations if the pool was empty when the session last asked.
 //! 2. Another block: an orphaned one, or one of the pool (`Blocks::alloc_block`).
-//! 3. If the pool is empty, everything that may help: all blocks are looked at, unverified ones are compared with the
-//!    index, and blocks that other sessions hand on are looked through, a few at a time. As the last resort no bitmap
-//!    is trusted any more.
+//! 3. If the pool is empty, everything that can help: the session reads the bitmaps of all its blocks, compares
+//!    unverified blocks with the index, and asks for blocks that other sessions hand on, a few at a time. As the last
+//!    resort it makes all its blocks unverified, so that they are compared, too.
 //!
-//! An object that is best beside a subtable ([`speculation`](crate::store::write::speculation)) takes any memory that
-//! there is, too. When its write has ended, the session looks for a block in the best place for the next object.
+//! If an object should lie [beside](crate::data::Region::lies_beside) a subtable
+//! ([`speculation`](crate::store::write::speculation)) and there is no such memory, it is allocated elsewhere. After
+//! its write, the session searches for a block beside that subtable, for the next object.
 //!
-//! This happens once in a block's worth of objects. One operation does some of it earlier, when half of the objects
-//! are used up, so that memory can be reused when it is needed. Meanwhile nothing is offered to others; the operation
-//! that looked for memory offers the rest when it is done.
+//! A slab's search happens about once per block of objects. When half of a block's objects are used up, one operation
+//! does a part of the search in advance, so that memory is reclaimable when it is needed. While an operation searches,
+//! the session offers no blocks to other sessions; afterwards, the operation that has searched offers the unused
+//! blocks.
 //!
-//! Blocks that other sessions hand on take a while to come. An operation that waits for them is not pinned, so that
-//! memory of all sessions goes on becoming free. It also offers the blocks that it does not need itself: otherwise
-//! two sessions might each wait for blocks that the other one keeps.
+//! Blocks that other sessions hand on take a while to come. An operation that waits for them is unpinned, so that the
+//! memory of all sessions can still be reclaimed. Meanwhile it offers the blocks that it does not need itself, because
+//! otherwise two sessions could each wait for blocks that the other one keeps.
 
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
@@ -35,23 +37,26 @@ use crate::store::session::OperationPin;
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// Marks (`Epochs::mark`) after which all blocks may become unverified again, at the soonest.
+/// The smallest distance between two times at which all blocks are made unverified, in marks (`Epochs::mark`).
 const UNVERIFY_PAUSE: u64 = 256;
 /// The largest number of blocks that are asked for together when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
-/// Times in which no session has anything to hand on, and none of the session's own memory is left to wait for,
-/// before there is no memory. Once is enough if besides no session did anything by which memory becomes free.
+/// The number of times that a search finds nothing to wait for, before it fails: no session has a block to hand on, and
+/// none of the session's own memory is about to become free. Once is enough if, in addition, no session was doing
+/// anything that frees memory.
 const ASKED_IN_VAIN: u32 = 4;
-/// Pauses after which a session that waits for the window of a block asks for another block again.
+/// The number of pauses after which a session that waits for the window of a block asks for another block again.
 const ASKED_EVERY: u32 = 32;
-/// The number of pauses as which a wait for others counts.
+/// The number of pauses that one wait for other sessions counts as.
 const PAUSES_PER_WAIT: u32 = 10;
-/// Pauses of an operation that waits for a block of its session, at most: some 50 ms.
+/// The largest number of pauses, some 50 ms together, in which an operation waits for reclaimable objects in its
+/// session's blocks.
 const RECLAIM_PAUSES: u32 = 128;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Allocates an object of a class from this session's slabs, by this view, preferably beside a subtable. A block
-    /// that is not in use already is taken if one in `least` of its objects is free.
+    /// Allocates an object from one of this session's slabs, in this view, preferably beside the subtable `beside`. A
+    /// block that is not in use is taken into use if at least one in `least` of its objects is free. Returns `None` if
+    /// the slab has no memory.
     pub(in crate::store) fn allocate(
         &self,
         kind: SlabKind,
@@ -63,15 +68,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.memory.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
     }
 
-    /// Gives back to its slab an object that no CAS has mentioned.
+    /// Gives an object back to its slab, if no CAS has named the object.
     pub(in crate::store) fn give_back(&self, object: &Allocation) {
         let host = &self.host;
         let mut slabs = self.memory.slabs.borrow_mut();
         slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
     }
 
-    /// Looks for memory when half of a block is used up, for the time when all of it is. If an object would have been
-    /// better beside a subtable and was not, looks for a block there.
+    /// Searches for memory in advance, when half of a block's objects are used up. If an object should have been beside
+    /// a subtable but was not, searches for a block there instead.
     pub(in crate::store) async fn look_ahead(&self, kind: SlabKind, lack: SlabShortage) {
         let _ends = MemorySearchGuard::begin(&self.memory.allocating);
         self.take_back();
@@ -82,9 +87,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.collect(kind, USED_AGAIN_AT, None, false).await;
     }
 
-    /// Looks for a block beside a subtable: among those of the session, or another one if the pool has some to spare.
-    /// Writes do without such a block meanwhile, so a failure here is no error. While memory is short a slab has one
-    /// block in use, and others have the rest.
+    /// Searches for a block beside a subtable: among the session's blocks, then elsewhere if the pool has blocks to
+    /// spare. Does nothing if the pool is empty, because then each slab keeps only one block in use, and other sessions
+    /// get the rest. A failure is no error, because writes can do without such a block.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
         if !self.memory.slabs.borrow_mut().begin_look(kind) {
             return;
@@ -105,7 +110,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let is_frozen = |block| is_frozen(&view, block);
             self.memory.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
         };
-        // Used at once: a block that is not in use is offered to others, and of no use here until it is taken back.
+        // The block is taken into use at once: a block that is not in use is offered to other sessions, and cannot be
+        // used here until it is taken back.
         looking.found = is_used();
         if !looking.found {
             let least = &mut { USED_AGAIN_AT };
@@ -115,9 +121,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Waits until there is memory to allocate from, or a newer view has come. The caller must not be pinned
-    /// meanwhile: memory that it could know of would never become free. `to_delete`: the memory is for a DELETE,
-    /// which may have blocks that are kept back.
+    /// Waits until there is memory to allocate from, or a newer view has come. The caller must be unpinned meanwhile:
+    /// otherwise memory that it possibly knows would never become reclaimable. `to_delete` says that the memory is for
+    /// a DELETE, which is allowed to take blocks that are kept back.
     pub(in crate::store) async fn await_room(
         &self,
         kind: SlabKind,
@@ -129,11 +135,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         MemorySearch { store: self, kind, to_delete, least, view }.run().await
     }
 
-    /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation here is busy
-    /// with them. Of a class that is short here, only some blocks are offered.
+    /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation of this session
+    /// searches for memory. Of a class that is short in this session, offers only some blocks.
     pub(in crate::store) fn offer(&self) {
         if self.memory.allocating.get() == 0 {
-            // Other sessions may have taken some already.
+            // Other sessions have possibly taken some blocks already.
             self.take_back();
             let mut slabs = self.memory.slabs.borrow_mut();
             if self.host.take_memory_call() || self.memory.pool_was_empty.get() {
@@ -146,8 +152,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Offers other sessions the block for log objects between two DELETEs, if there are not enough such blocks for
-    /// all sessions.
+    /// Offers other sessions the block for log objects until this session's next DELETE. For use when there are too few
+    /// such blocks for all sessions.
     pub(in crate::store) fn lend(&self, key: Key<'_>) {
         if let Some(kind) = SlabKind::of_logs(key.len()) {
             self.memory.slabs.borrow_mut().lend(kind);
@@ -161,17 +167,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.counters.add_left_to_comparison(unmarked);
     }
 
-    /// Waits a little for blocks that others hand on.
+    /// Waits a little for blocks that other sessions hand on. Meanwhile offers the blocks that are not needed here.
     async fn await_others(&self) {
         self.offer_during(self.host.await_others()).await;
     }
 
-    /// Waits until some of the session's own memory may have become free.
+    /// Pauses, so that some of the session's own memory can become free. Meanwhile offers the blocks that are not
+    /// needed here.
     async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
         self.offer_during(self.host.pause(attempt)).await
     }
 
-    /// Waits, and meanwhile offers others the memory that is not needed here.
+    /// Awaits `waiting`. Meanwhile offers the blocks that are not needed here to other sessions.
     async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
         let _pauses = MemoryWaitGuard::begin(&self.memory.allocating);
         self.offer();
@@ -180,9 +187,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         done
     }
 
-    /// Has all blocks compared with the index: the last resort, once in a while. Bits that a session did not set in
-    /// time never come (`Epochs::may_set_free`), and it is not known where they are missing. Returns whether any
-    /// block was trusted before.
+    /// Makes all blocks unverified, so that they are compared with the index: the last resort, used only once in a
+    /// while. If a session was too late to set its free bits, they are never set (`Epochs::may_set_free`), and it is
+    /// not known where they are missing. Returns whether any block was verified before.
     fn unverify_all(&self) -> bool {
         let now = self.host.mark();
         if now < self.memory.unverifies_from.get() {
@@ -197,17 +204,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
 struct MemorySearch<'s, F, H> {
     store: &'s Store<F, H>,
     kind: SlabKind,
-    /// Whether the memory is for a DELETE, which may have blocks that are kept back.
+    /// Whether the memory is for a DELETE, which is allowed to take blocks that are kept back.
     to_delete: bool,
-    /// A block that is not in use already is taken if one in so many of its objects is free.
+    /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
     least: &'s mut u32,
     /// The view by which memory is searched.
     view: &'s Arc<View>,
 }
 
 impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
-    /// Waits until there is memory to allocate from, or a newer view has come. One operation of a slab at a time
-    /// searches.
+    /// Waits until there is memory to allocate from, or a newer view has come. For each slab, only one operation at a
+    /// time searches; the others pause.
     async fn run(&mut self) -> Result<(), Error> {
         let Self { store, kind, .. } = *self;
         for attempt in 0.. {
@@ -230,12 +237,13 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Gets memory to allocate from, unless a newer view comes.
+    /// Searches until there is memory to allocate from, or a newer view has come.
     async fn search(&mut self) -> Result<(), Error> {
         let Self { store, kind, to_delete, .. } = *self;
         store.set_free(1).await;
         store.collect(kind, *self.least, None, false).await;
-        // If the pool has no block left, to ask for one makes other sessions hand over theirs.
+        // If the pool has no block left, asking for one makes other sessions hand over theirs. So the session's own
+        // objects come first.
         if to_delete || store.memory.pool_was_empty.get() {
             self.await_reclaimable().await;
         }
@@ -245,7 +253,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         let mut asked = self.ask().await?;
         while asked == BlockRequestResult::Block && !self.has_room() {
             if to_delete {
-                // Better a little later than with one of the last blocks.
+                // A DELETE waits for reclaimable objects rather than use one of the last blocks.
                 store.collect(kind, *self.least, None, false).await;
                 if self.await_reclaimable().await {
                     return Ok(());
@@ -253,7 +261,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             }
             asked = self.ask().await?;
         }
-        // From now on any free object will do.
+        // From now on a block with a single free object is good enough.
         *self.least = u32::MAX;
         let mut together = 1;
         let mut in_vain = 0;
@@ -265,7 +273,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             }
             match store.collect(kind, *self.least, None, true).await {
                 CollectResult::Waiting => {}
-                // The memory that was waited for has just come.
+                // The search has ended, because `collect` has found memory.
                 CollectResult::Nothing if self.has_room() => return Ok(()),
                 CollectResult::Freed | CollectResult::Nothing
                     if asked == BlockRequestResult::Called =>
@@ -274,7 +282,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                     attempt += PAUSES_PER_WAIT;
                     asked = self.ask().await?;
                 }
-                // A block comes out of its window in some seconds. Other sessions may return blocks before that.
+                // One of the session's blocks can be used when its window ends, in some seconds. Other sessions
+                // possibly return blocks before that, so the operation asks again now and then.
                 CollectResult::Nothing
                     if asked == BlockRequestResult::Nothing && store.any_waits_for_its_window() =>
                 {
@@ -284,8 +293,9 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                 }
                 CollectResult::Nothing if asked == BlockRequestResult::Nothing => {
                     if !store.unverify_all() {
-                        // Other sessions may have needed all their memory when they were asked. If no session did
-                        // anything, there was a time in this operation at which no memory could be had.
+                        // When other sessions were asked, they possibly needed all their memory, so this operation asks
+                        // several times. But if no session was doing anything, there was a moment in this operation at
+                        // which there was no memory at all.
                         in_vain += 1;
                         if store.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
@@ -293,8 +303,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                         asked = self.ask().await?;
                     }
                 }
-                // There are more blocks where the last one came from. Do not take all of them at once: others need
-                // some.
+                // There are more blocks where the latest one came from. The operation does not take all of them at
+                // once, because other sessions need some.
                 CollectResult::Freed | CollectResult::Nothing => {
                     for _ in 0..together {
                         asked = self.ask().await?;
@@ -321,8 +331,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         self.store.newest_view().number > self.view.number
     }
 
-    /// If a class can soon use a block of the session, waits for that, for some time. Returns whether there is room
-    /// then.
+    /// If the slab can soon use objects of a block of this session, waits for them, for some time. Returns whether the
+    /// slab has room then.
     async fn await_reclaimable(&self) -> bool {
         let Self { store, kind, .. } = *self;
         let least = *self.least;
@@ -343,8 +353,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         self.has_room()
     }
 
-    /// Asks for a block; for a DELETE first for one that is kept back for DELETEs. If the block comes later, looks
-    /// meanwhile for memory that the session has freed itself.
+    /// Asks for a block; for a DELETE, first for one that is kept back for DELETEs. If the answer is to ask again
+    /// later, meanwhile collects memory that the session has freed itself.
     async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, to_delete, .. } = *self;
         loop {
@@ -358,7 +368,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if asked != BlockRequestResult::Later {
                 return Ok(asked);
             }
-            // While this operation waits, others must not have to wait for its memory.
+            // While this operation waits, other sessions can have the blocks that it does not need.
             store.offer_during(store.host.await_pool(self.view)).await;
             if self.has_newer_view() {
                 return Ok(BlockRequestResult::NewerView);
@@ -366,7 +376,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if removed(Mutant::AwaitsOnlyThePool) {
                 continue;
             }
-            // From now on any free object will do.
+            // From now on a block with a single free object is good enough.
             *self.least = u32::MAX;
             store.memory.slabs.borrow_mut().set_full_aside(kind);
             store.set_free(1).await;
@@ -377,14 +387,14 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         }
     }
 
-    /// Returns whether a class has a block whose header is yet to be read.
+    /// Returns whether the slab has a block whose header is still to be read.
     fn has_unread(&self) -> bool {
         let epoch = self.store.window_epoch();
         let mut slabs = self.store.memory.slabs.borrow_mut();
         slabs.blocks().any(|b| b.kind == self.kind && b.is_unread(epoch))
     }
 
-    /// Waits until the headers of a class's blocks are read, or a newer view has come. Returns whether a newer view
+    /// Waits until the headers of the slab's blocks are read, or a newer view has come. Returns whether a newer view
     /// has come.
     async fn await_headers(&self) -> Result<bool, Error> {
         for attempt in 0.. {
@@ -403,19 +413,21 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Adds a block, unless a newer view comes or there is none; with `beside`, only a block beside that subtable.
+    /// Asks for one block, and adds it to the slab. With `beside`, asks only for a block beside that subtable.
+    /// `kept_back` also allows blocks that are kept back for DELETEs.
     async fn ask_for_block(
         &self,
         kept_back: bool,
         beside: Option<u32>,
     ) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
-        // Otherwise one block after the other would come from a memory node that answers, and none would be of use.
+        // If a memory node does not answer, the headers of its blocks cannot be read. Without this check the session
+        // would get one such block after the other, and could use none.
         if self.has_unread() && self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
         }
-        // Pinned by this view until the block is recorded on all replicas: no replica that would not know of the
-        // block is added meanwhile.
+        // The operation is pinned by this view until all replicas have recorded the block. So no replica that would
+        // lack this record is added meanwhile.
         let (mut pin, newest) = OperationPin::new(store);
         if newest.number > self.view.number {
             return Ok(BlockRequestResult::NewerView);
@@ -434,14 +446,14 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
-                // If no block lies beside a subtable, that says nothing about the pool.
+                // If the pool has no block beside a subtable, it possibly has others.
                 let was_empty = &store.memory.pool_was_empty;
                 was_empty.set(was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
             }
             Err(error) => return Err(error),
         };
-        // The block was lost while the session asked for it.
+        // A newer view has lost the block while the session asked for it.
         if store.newest_view().block(grant.address).is_none() {
             return Ok(BlockRequestResult::NewerView);
         }
@@ -460,7 +472,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     }
 }
 
-/// A guard that counts an operation that looks for memory. It ends also if the operation is dropped.
+/// Counts an operation that searches for memory, until the guard is dropped, also together with the operation.
 struct MemorySearchGuard<'s>(&'s Cell<usize>);
 
 impl<'s> MemorySearchGuard<'s> {
@@ -476,8 +488,8 @@ impl Drop for MemorySearchGuard<'_> {
     }
 }
 
-/// A guard that takes an operation out of that count while it waits and does nothing about blocks. It ends also if
-/// the operation is dropped.
+/// Takes an operation out of this count while it waits and changes no blocks, until the guard is dropped, also together
+/// with the operation.
 struct MemoryWaitGuard<'s>(&'s Cell<usize>);
 
 impl<'s> MemoryWaitGuard<'s> {
@@ -496,21 +508,21 @@ impl Drop for MemoryWaitGuard<'_> {
 /// The result of asking for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockRequestResult {
-    /// There is another block. It may have no room yet.
+    /// A block was added, which possibly has no room yet.
     Block,
-    /// There is another block, but the pool has none left.
+    /// A block was added, and the pool has no further one.
     LastBlock,
     /// There is no block.
     Nothing,
     /// There is no block, but other sessions are called upon to hand some on.
     Called,
-    /// There may be a block soon.
+    /// A block is possibly available soon.
     Later,
-    /// There may be a block by a newer view.
+    /// A newer view has come, in which a block is possibly available.
     NewerView,
 }
 
-/// A guard for the search for a better block. It ends the search also if the operation fails or is dropped.
+/// Ends the search for a better block when the guard is dropped, also if the operation fails or is dropped.
 struct BetterBlockGuard<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,
@@ -523,7 +535,7 @@ impl Drop for BetterBlockGuard<'_> {
     }
 }
 
-/// A guard for the request for a block. It ends the request also if the operation fails or is dropped.
+/// Ends the request for a block when the guard is dropped, also if the operation fails or is dropped.
 struct AllocBlockGuard<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,

@@ -1,34 +1,32 @@
-//! Garbage collection (P §4.4): objects that nothing refers to are set free in the bitmaps of
-//! their blocks, reclaimed by the blocks' owners and used again; blocks that are wholly free return
-//! to the pool.
+//! Garbage collection (P §4.4): objects to which no slot leads are set free in the bitmaps of their blocks, and
+//! reclaimed by the blocks' owners. Blocks that are wholly free return to the pool.
 //!
-//! *Freeing.* Every word of a slot keeps one object from being reused: the pair it refers to,
-//! or in a free slot the log object of the writer that freed it, whose identity stands there
-//! ([`Slot::object`]). The writer that replaces a word frees what it kept: the winner of the round, alone.
-//! The loser of a round frees its own object once the round is over, since its word then stands on
-//! no replica. What a crash or a lost memory node leaves with no bit set is found by a comparison with the
-//! whole index ([`compare`](super::compare)).
+//! *Freeing.* Every slot word protects one object from reuse: the pair that the word leads to, or, if the slot is free,
+//! the object of the writer that freed the slot, whose identity the word contains ([`Slot::object`]). Only the winner
+//! of a round, which replaces a word, frees the object that the word protected. The loser of a round frees its own
+//! object once the round is over, because then no replica shows its word. If a crash or a lost memory node leaves an
+//! object without a free bit, a comparison with the whole index finds it ([`compare`](super::compare)).
 //!
-//! *Setting free.* Freed objects wait in the session until there are some, and are then set free together:
-//! one FAA per word of a bitmap. Exactly one client ever sets a bit, and only the block's owner
-//! clears it, so nothing is ever carried into a neighbour. Bitmaps are not replicated: if a node
-//! that holds them is lost, so are its bits.
+//! *Setting free.* Freed objects wait in the session until there are some, and are then set free together: one FAA for
+//! each bitmap word. Exactly one client ever sets a bit, and only the block's owner clears it, so no addition carries
+//! into a neighbouring bit. Bitmaps are not replicated: if the node that holds a bitmap is lost, so are its bits.
 //!
-//! *Reclaiming.* When a session needs a block it looks at those that it has, notes what is set free,
-//! and may use it when all operations have ended that had begun before the look
-//! (`Epochs::has_passed`): these are all that can know the object. It clears the bits of one block, when
-//! it takes that into use; those of the others stay, so that their next owner finds what is free.
+//! *Reclaiming.* When a session needs memory, it READs the bitmaps of its blocks, and notes which objects are set free.
+//! It can reuse these objects when all operations have ended that had begun before the READ was answered
+//! (`Epochs::has_passed`), because only these operations possibly know the objects. The session clears the bits of a
+//! block when it takes that block into use. The bits of its other blocks stay, so that their next owner finds the free
+//! objects.
 //!
-//! *Given back.* An object that was written, and that no CAS has mentioned, is free without a bit in
-//! a bitmap. It waits for the end of the same operations all the same.
+//! *Given back.* An object that was written, and that no CAS has named, is free without a bit in a bitmap. It is reused
+//! after the same wait.
 //!
-//! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is
-//! exhausted. Such a block is overwritten by zeros first, and waits once more: no operation that has seen
-//! what was there before must meet what the next owner writes. Its header says before that where
-//! the next owner's generations begin, or before which epoch it must not use the block. An owner
-//! reads the header of a block before it allocates there.
+//! *Blocks.* The session keeps one wholly free block of each class; if memory is short, only one of the class that is
+//! short. The other wholly free blocks are overwritten by zeros and wait once more, because no operation that has seen
+//! the old contents is allowed to meet objects of the next owner. Before that, their headers say where the next owner's
+//! generations begin, or before which epoch the next owner must not use the block. So an owner reads the header of a
+//! block before it allocates there.
 //!
-//! When all this is done stands in [`out_of_memory`](super::out_of_memory).
+//! [`out_of_memory`](super::out_of_memory) decides when all this is done.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -43,16 +41,16 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{PoolPlace, View};
 
-/// So many freed objects are set free together.
+/// The number of freed objects that are set free together.
 pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
-/// Blocks that one look goes to.
+/// The number of blocks whose free bitmaps are read together.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
-/// Blocks of a session that wait for a window together.
+/// The largest number of a session's blocks that wait for their windows at one time.
 const WAITING_TOGETHER: usize = 4;
-/// Bytes that are overwritten in one WRITE.
+/// The number of bytes that one WRITE overwrites by zeros.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Bits to be set in a word of a block's free bitmap.
+/// Bits to be set in one word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBits {
     block: Address,
@@ -60,24 +58,26 @@ pub(super) struct FreeBits {
     bits: u64,
 }
 
-/// Freed objects that are not set free yet.
+/// Freed objects whose free bits are not set yet.
 #[derive(Debug, Default)]
 pub(super) struct PendingFreeBits {
-    /// Words that kept what is free now.
+    /// The replaced slot words, which protected the freed objects.
     words: RefCell<Vec<Slot>>,
-    /// Kept for the next time that some are set free.
+    /// An empty list, kept for its memory: the bits to set, the next time that objects are set free.
     free_bits: RefCell<Vec<FreeBits>>,
-    /// If there are any: the local epoch of the oldest operation that freed one, or holds some.
+    /// The local epoch of the oldest operation that freed one of these objects, or holds some; `None` without freed or
+    /// held objects.
     since: Cell<Option<u64>>,
-    /// The local epochs in which operations that are suspended may have replaced words.
+    /// The local epochs in which suspended operations were pinned that have possibly replaced words.
     held: RefCell<Vec<u64>>,
     /// The number of times that waiting objects were left to a comparison.
     times_left: Cell<u64>,
-    /// Whether some are being set free.
+    /// Whether free bits are being set.
     setting_free: Cell<bool>,
 }
 
-/// Memory that a suspended operation may have replaced, and frees when resolved. No comparison takes it earlier.
+/// The hold of a suspended operation on memory whose slot word it has possibly replaced. The operation frees this
+/// memory when it is resolved. Until then, no comparison ends that could free it.
 #[derive(Debug)]
 pub(in crate::store) struct MemoryHold {
     since: u64,
@@ -85,7 +85,7 @@ pub(in crate::store) struct MemoryHold {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
+    /// Frees the memory that a replaced word has protected: its object, and the object's copies if there are any.
     pub(in crate::store) fn free(&mut self, word: Slot) {
         if self.pin.has_lost_hold() {
             return self.store.counters.add_left_to_comparison(1);
@@ -95,7 +95,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// A round was lost, and its slot shows this word since. The copies of an own word are freed apart
+    /// Frees the own object after a lost round whose slot shows `now`. The copies of the own word are freed separately
     /// ([`copies`](crate::store::write::copies)).
     pub(in crate::store) fn free_lost(&mut self, own: Slot, now: Slot) {
         if now.identity() != own.identity() {
@@ -105,8 +105,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Waits until nothing of what was posted to silent nodes can execute any more; whether that
-    /// came about.
+    /// Waits until no verb that was posted to silent nodes can execute any more. Returns false if the host ends the
+    /// wait before that.
     async fn outlive_unanswered(&mut self) -> bool {
         for node in self.op.pin.traces.unanswered() {
             self.op.store.host.report_unreachable(*node);
@@ -122,12 +122,14 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// One phase whose outcome has to be known before the operation may end. Whether all went well.
+    /// Executes a phase whose outcome has to be known before the operation can end. Returns whether all its verbs
+    /// succeeded.
     pub(super) async fn sure_phase(&mut self) -> bool {
         if self.op.batch.verbs().is_empty() {
             return true;
         }
-        // Also what is not atomic must not execute later. Of an earlier phase something still may.
+        // WRITEs of this phase must not execute late either, so they count as posted. Verbs of an earlier phase
+        // possibly can still execute, so the earlier traces are restored afterwards.
         let before = self.op.pin.traces.begin_sure_phase();
         self.op.phase().await;
         let is_good = self.op.batch.check().is_ok();
@@ -140,7 +142,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         is_good
     }
 
-    /// Sets bits of free bitmaps, in as many phases as it takes. Whether all went well.
+    /// Sets bits of free bitmaps, in as many phases as necessary. Returns whether all verbs succeeded.
     pub(super) async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
         let mut is_good = true;
         for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
@@ -148,7 +150,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             for FreeBits { block, word, bits } in free_bits {
                 let Some(bitmap) = self.bitmap(*block) else { continue };
                 let offset = bitmap.offset + u64::from(*word) * 8;
-                // They lie anywhere in the pool: let them come all together.
+                // The bitmap words lie anywhere in the pool, so they are prefetched together.
                 self.op.store.fabric.prefetch(bitmap.node, offset);
                 self.op.batch.faa(bitmap.node, offset, *bits);
             }
@@ -161,7 +163,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         is_frozen(&self.op.view, block)
     }
 
-    /// The replicas of a block, or with `offset` more of a place in it.
+    /// Returns the places on all replicas that lie `offset` bytes behind a block's start.
     pub(super) fn places_in(
         &self,
         block: Address,
@@ -182,7 +184,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     }
 }
 
-/// Whether no new object may be placed in a block.
+/// Returns whether the view forbids new objects in a block, because it has frozen the block's region.
 pub(in crate::store) fn is_frozen(view: &View, block: Address) -> bool {
     view.change.is_some()
         && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
@@ -195,7 +197,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.waits_since(since);
     }
 
-    /// Something is freed, or held, by an operation that is pinned in this local epoch.
+    /// Notes, and publishes if necessary, that an operation that is pinned in this local epoch has freed or holds
+    /// something.
     fn waits_since(&self, since: u64) {
         // The operation that frees first need not be the one that began first.
         if self.memory.freed.since.get().is_none_or(|oldest| since < oldest) {
@@ -204,19 +207,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// An operation that is pinned in this local epoch is about to be suspended, and may have replaced a word.
+    /// Begins the hold of an operation that is pinned in this local epoch, is about to be suspended, and has possibly
+    /// replaced a word.
     pub(in crate::store) fn hold(&self, since: u64) -> MemoryHold {
         self.memory.freed.held.borrow_mut().push(since);
         self.waits_since(since);
         MemoryHold { since, times_left: self.memory.freed.times_left.get() }
     }
 
-    /// Whether what is held was left to a comparison.
+    /// Returns whether the held memory was left to a comparison.
     pub(in crate::store) fn is_lost(&self, hold: &MemoryHold) -> bool {
         hold.times_left != self.memory.freed.times_left.get()
     }
 
-    /// The operation has freed what it held, or leaves it alone.
+    /// Ends a hold, after the operation has freed the memory that it held, or has left it alone.
     pub(in crate::store) fn end_hold(&self, hold: &MemoryHold) {
         let freed = &self.memory.freed;
         let mut held = freed.held.borrow_mut();
@@ -230,7 +234,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Whether nothing is freed that is not set free, nor held. Else what is held alone waits since it is.
+    /// Returns whether there are neither freed objects without their bits, nor holds. If there are only holds, first
+    /// advances the local epoch that is published to that of the oldest hold.
     fn nothing_waits(&self) -> bool {
         let freed = &self.memory.freed;
         if freed.words.borrow().is_empty() {
@@ -239,34 +244,35 @@ impl<F: Fabric, H: Host> Store<F, H> {
         freed.since.get().is_none()
     }
 
-    /// Whether so much was freed that it is to be set free now.
+    /// Returns whether at least `least` freed objects wait, so that their bits should be set now.
     #[inline]
     pub(in crate::store) fn sets_free(&self, least: usize) -> bool {
         self.memory.freed.words.borrow().len() >= least.max(1)
             && !self.memory.freed.setting_free.get()
     }
 
-    /// Sets free what was freed, if it is so much.
+    /// Sets the bits of the freed objects, if there are at least `least`.
     pub(in crate::store) async fn set_free(&self, least: usize) {
         if self.sets_free(least) {
-            // On the heap: it is rare, and the futures of operations stay small.
+            // Boxed, because this case is rare: the futures of operations stay small.
             alloc::boxed::Box::pin(self.set_all_free()).await;
         }
     }
 
     async fn set_all_free(&self) {
         if self.local_epochs.has_half_way() && !removed(Mutant::MarksHalfWay) {
-            // What may still execute keeps what it has freed from being settled.
+            // Verbs of an operation that was left half-way can still execute. So the objects that it has freed must not
+            // count as settled (`Epochs::is_settled`).
             return;
         }
         self.memory.freed.setting_free.set(true);
         let _ends = FreeBitsGuard(&self.memory.freed.setting_free);
-        // Others are being freed while copies are looked for: they come next time.
+        // Further objects can be freed while the copies are searched; these are set free next time.
         let count = self.memory.freed.words.borrow().len();
         let keeping = self.with_copies(&self.memory.freed.words.borrow());
         let copies = if keeping.is_empty() { Vec::new() } else { self.copies_of(&keeping).await };
-        // Nothing is awaited between this question and the posting of the bits. If the answer is no, all that was told
-        // is revoked, and so are they.
+        // Nothing is awaited between this question and the posting of the bits. If the answer is no, the bits of all
+        // published objects must stay as they are, so these objects are left to a comparison.
         let may_set = self.host.may_set_free();
         let mut free_bits = self.memory.freed.free_bits.take();
         {
@@ -297,18 +303,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.memory.freed.free_bits.replace(free_bits);
         let lost = upkeep.op.pin.traces.has_posted();
         upkeep.finish();
-        // If something may still execute, the session has to be fenced before it is over.
+        // If a FAA can still execute, the objects stay published until the session is fenced.
         if !lost {
             self.nothing_waits();
             self.host.publish_freed(self.memory.freed.since.get());
         }
     }
 
-    /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
-    /// `least` objects is free; perhaps one beside a subtable. If memory is `short` that is all blocks, and
-    /// everything that may help.
-    /// One operation at a time does it: what it has found out about a block holds as long as no
-    /// other collects there.
+    /// Does what is due for the blocks that are not in use: reads headers and bitmaps, reclaims free objects, and
+    /// returns wholly free blocks. Thereby the slab `kind` can get a block of which at least one in `least` objects is
+    /// free; with `beside`, a block beside that subtable. If memory is `short`, treats all blocks, and also compares
+    /// unverified ones with the index. Only one operation at a time collects, because its findings about a block are
+    /// valid only while no other one collects.
     pub(super) async fn collect(
         &self,
         kind: SlabKind,
@@ -339,7 +345,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 || !b.is_quiet()
         };
         let waits = self.memory.slabs.borrow().aside().iter().any(waits);
-        // A session that is short looks once more when all that was seen can be used.
+        // If memory is short, bitmaps are read again only when nothing that was seen before has to wait.
         let seen = if short && waits { false } else { self.read_free_bitmaps(kind, short).await };
         match () {
             () if freed => CollectResult::Freed,
@@ -348,7 +354,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Reads the free bitmaps of some blocks, and tells those that can be sealed.
+    /// Reads the free bitmaps of some blocks, or of all, and seals those blocks that can be sealed. Returns whether
+    /// anything new is set free.
     async fn read_free_bitmaps(&self, kind: SlabKind, all: bool) -> bool {
         let mut upkeep = self.upkeep();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
@@ -364,7 +371,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         any
     }
 
-    /// The blocks that were not looked at for longest, first those of a class.
+    /// Returns the blocks whose bitmaps have not been read for the longest time, at most `limit`; those of `kind` come
+    /// first.
     fn to_look_at(
         &self,
         kind: SlabKind,
@@ -385,17 +393,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         due.iter().filter_map(known).collect()
     }
 
-    /// Whether no running operation knows what was seen set free any more.
+    /// Returns whether no running operation possibly knows the objects that were seen set free.
     fn is_reclaimable(&self, seen: &SeenFreeBits) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
-    /// Whether what was seen set free in a block cannot be used yet.
+    /// Returns whether a block has objects that were seen set free, and that still have to wait.
     fn awaits_epochs(&self, block: &Block) -> bool {
         block.seen.as_ref().is_some_and(|seen| !self.is_reclaimable(seen))
     }
 
-    /// Reclaims what has become reclaimable, unless another operation does.
+    /// Reclaims what has become reclaimable, unless another operation is collecting.
     pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
         if !self.memory.reclaiming.replace(true) {
             let _ends = ReclaimGuard(&self.memory.reclaiming);
@@ -403,8 +411,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
-    /// what is set free in the one where that is most.
+    /// Makes objects allocatable that were given back long enough ago. If the slab `kind` has no block aside that it
+    /// can use, reclaims the free objects of the block with the most of them.
     async fn reclaim_due(&self, kind: SlabKind, least: u32, beside: Option<u32>) {
         let has_passed = |mark| self.host.has_passed(mark);
         for block in self.memory.slabs.borrow_mut().blocks() {
@@ -419,7 +427,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 let lies_there = |subtable| upkeep.op.view.lies_beside(b.address, subtable);
                 beside.is_none_or(lies_there) && !upkeep.is_frozen(b.address)
             };
-            // Else headers may be under way that say from where on the block is in use.
+            // A block with a write under way is excluded, because a WRITE of its header is possibly under way, too.
             let can_be =
                 |b: &&Block| b.is_quiet() && b.is_worth_reclaiming(kind, least) && may_be(b);
             let is_there = |b: &Block| b.suits(kind, least) && may_be(b);
@@ -433,8 +441,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         upkeep.finish();
     }
 
-    /// Wholly free blocks go back to the pool, all but one of each class; if memory is short all but one
-    /// of the class that is short. Whether one did.
+    /// Returns wholly free blocks to the pool: all but one of each class; if memory is short, all but one of the class
+    /// that is short. A block is zeroed in one call, and returned in a later one. Returns whether a block went back.
     async fn return_blocks(&self, kind: SlabKind, short: bool) -> bool {
         let mut freed = false;
         for (block, state) in self.to_return(kind, short) {
@@ -466,13 +474,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         freed
     }
 
-    /// The epoch by which blocks wait for their windows. Not the newest: another master's are far ahead, and while not
-    /// all have heard of them a session may go by what it saw a moment ago.
+    /// Returns the epoch that decides whether the windows of blocks have ended. This is not the newest epoch: another
+    /// master's epochs are far ahead, and a session that has not heard of them yet still relies on words that it saw a
+    /// moment ago.
     pub(super) fn window_epoch(&self) -> u64 {
         if removed(Mutant::JumpsEndWindows) { self.host.epoch() } else { self.host.passed_epoch() }
     }
 
-    /// Whether an emptied block must not be used yet. Then the session waits for later epochs.
+    /// Returns whether an emptied block still waits for the end of its window. If so, takes a new mark, so that the
+    /// session wants later epochs.
     fn waits_for_its_window(&self, block: Address) -> bool {
         let epoch = self.window_epoch();
         let mut slabs = self.memory.slabs.borrow_mut();
@@ -482,7 +492,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         true
     }
 
-    /// Whether some block waits for its window. Then the session wants later epochs.
+    /// Returns whether some block waits for the end of its window. If so, takes a mark, so that the session wants later
+    /// epochs.
     pub(super) fn any_waits_for_its_window(&self) -> bool {
         let epoch = self.window_epoch();
         let waits =
@@ -493,7 +504,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         waits
     }
 
-    /// Reads the headers of blocks from which nothing can be allocated before.
+    /// Reads the headers of those blocks where no object can be allocated before their headers are read.
     pub(super) async fn read_headers(&self) {
         let epoch = self.window_epoch();
         let unread: Vec<Address> = {
@@ -531,11 +542,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         for block in slabs.aside().iter().filter(free) {
             let is_other = short && block.kind != kind;
             if block.scrubbed.is_none() && !block.is_read() {
-                // It may have to wait, and would begin to anew.
+                // The block possibly waits for its window. If it was emptied now, this wait would begin anew.
                 continue;
             }
             if block.scrubbed.is_none() && (block.is_better_kept() || block.is_lost()) {
-                // Its own class can use it at once, and it would wait long.
+                // The block's own class can use it at once, while an emptied block has to wait for a whole window.
                 if !block.is_lost() && !is_other || may_wait == 0 {
                     continue;
                 }
@@ -552,7 +563,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Bits are being set; also when the operation that does so is dropped, it has stopped.
+/// Notes, when the guard is dropped, that no bits are being set any more, also if the operation is dropped.
 struct FreeBitsGuard<'s>(&'s Cell<bool>);
 
 impl Drop for FreeBitsGuard<'_> {
@@ -561,7 +572,7 @@ impl Drop for FreeBitsGuard<'_> {
     }
 }
 
-/// An operation collects; also when it is dropped, it has stopped collecting.
+/// Notes, when the guard is dropped, that no operation is collecting any more, also if the operation is dropped.
 struct ReclaimGuard<'s>(&'s Cell<bool>);
 
 impl Drop for ReclaimGuard<'_> {
@@ -574,12 +585,12 @@ impl Drop for ReclaimGuard<'_> {
 pub(super) enum CollectResult {
     /// A block went back to the pool.
     Freed,
-    /// Something may become free soon.
+    /// Something possibly becomes free soon.
     Waiting,
     Nothing,
 }
 
-/// The bits of these objects, word by word of their blocks' bitmaps.
+/// Replaces `free_bits` by the bits of these objects, one entry for each word of their blocks' bitmaps.
 pub(super) fn by_word(
     view: &View,
     objects: impl Iterator<Item = Address>,
@@ -590,7 +601,7 @@ pub(super) fn by_word(
         let (block, word, bits) = view.geometry.free_bit(object)?;
         Some(FreeBits { block, word, bits })
     }));
-    // A number for every word: a bitmap has fewer words than its block has bytes.
+    // This sum is different for every bitmap word, because a bitmap has fewer words than its block has bytes.
     free_bits.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
     free_bits.dedup_by(|mark, sum| {
         let same = (mark.block, mark.word) == (sum.block, sum.word);
@@ -602,14 +613,16 @@ pub(super) fn by_word(
 }
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// One phase: a look at these bitmaps. Whether anything new is set free.
+    /// Reads the free bitmaps of these blocks, and seals those blocks that can be sealed, in one phase. Returns whether
+    /// anything new is set free.
     async fn read_bitmaps_of(&mut self, blocks: &[Address]) -> bool {
         self.op.batch.clear();
         let reads = self.post_looks(blocks);
         let sealing = self.post_seals(blocks);
         let before = removed(Mutant::MarksBeforeTheLook).then(|| self.op.store.host.mark());
         let is_good = self.sure_phase().await;
-        // After the look: an operation that was pinned before it may know what was set free.
+        // The mark is taken after the READ, because operations that began before the READ was answered possibly know
+        // the objects.
         let mark = before.unwrap_or_else(|| self.op.store.host.mark());
         let mut slabs = self.op.store.memory.slabs.borrow_mut();
         let look = self.op.store.memory.looks.get() + 1;
@@ -621,11 +634,11 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
-            // With another first place came another bitmap: bits may be missing.
+            // If the region has another primary now, the bitmap is another one, which possibly lacks bits.
             block.follow(primary_since);
             let is_trusted = *block.verification() == Verification::Verified;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
-            // What was seen before is as old as it was.
+            // If nothing new is set free, the earlier finding stays, with its older mark.
             if words.is_empty() || known || !is_trusted {
                 continue;
             }
@@ -649,14 +662,14 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         places.into_iter().map(read).collect()
     }
 
-    /// Makes the objects allocatable that were seen set free in a block.
+    /// Makes those objects of a block allocatable that were seen set free.
     async fn reclaim(&mut self, block: Address) {
         let primary_since = self.primary_since(block);
         let (objects, cleared) = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
-            // If this ends early, it is not known which bits are set.
+            // If this operation is dropped half-way, it is not known which bits are set, so the block stays unverified.
             found.unverify(Verification::Due);
             let is_here = primary_since == Some(seen.primary_since);
             if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
@@ -669,9 +682,9 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         self.release_block(block, is_free.then_some(&objects[..]));
     }
 
-    /// A block may be taken into use again; if they are free, with these objects, whose bits are
-    /// clear. If some may still be cleared later the block stays unverified, for its next owner: until this
-    /// session is fenced it is pinned, so no session settles on what its bitmap tells.
+    /// Lets a block be used again. With `free`, also makes these objects allocatable; their bits are cleared. Without
+    /// `free`, some bits are possibly cleared later, so the block stays unverified, also for its next owner. Until this
+    /// session is fenced, it stays pinned, so that no comparison of the block ends.
     fn release_block(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
@@ -682,12 +695,12 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// Clears bits of a block's bitmap that are set. Whether it is done.
+    /// Clears bits that are set in a block's bitmap. Returns whether this succeeded.
     async fn clear(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
         self.add(block, words.iter().map(|(word, bits)| (*word, bits.wrapping_neg()))).await
     }
 
-    /// Adds to words of a block's bitmap. Whether it is done.
+    /// Adds numbers to words of a block's bitmap, by FAA. Returns whether this succeeded.
     pub(in crate::store) async fn add(
         &mut self,
         block: Address,
@@ -707,8 +720,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         true
     }
 
-    /// Reads the generations that are not known, of these objects of a block, on all replicas: what a
-    /// speculative write of a dead client left may stand on any. Whether all are known then.
+    /// Reads the unknown generations of these objects of a block, on all replicas, because a dead client's speculative
+    /// write has possibly left its object on any of them. Returns whether all generations are known then.
     pub(in crate::store) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
@@ -746,8 +759,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         true
     }
 
-    /// One phase: the headers of these blocks, on all replicas. Where one does not answer, it is to be
-    /// done again.
+    /// Reads the headers of these blocks on all replicas, in one phase. If a replica does not answer, the block's
+    /// header has to be read again.
     async fn read_headers(&mut self, blocks: &[Address], epoch: u64) {
         self.op.batch.clear();
         let mut reads = Vec::new();
@@ -768,14 +781,15 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
-    /// it is sealed, and where the next owner's generations begin: recovery would take zeros in a block in
-    /// use for objects that are new, and their marks, which a session makes that leaves, would stay set.
+    /// Overwrites the objects of a wholly free block by zeros on all replicas. Before that, its header is written: it
+    /// says that the block is sealed, and where the next owner's generations begin. In an unsealed block, recovery
+    /// would take zeros for objects that were never allocated, although a leaving session has possibly set the free
+    /// bits of such objects.
     async fn zero_block(&mut self, block: Address) {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
-            // It may have been taken into use meanwhile.
+            // The block has possibly been taken into use meanwhile.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
             found.begin_zeroing(self.op.store.host.epoch());
             slabs.sealed(block).map(|header| header.encode())
@@ -785,8 +799,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         if !removed(Mutant::ZeroesBeforeTheBase) {
             is_good = self.write_header(&places, &header).await;
         }
-        // The header stays: a block without one is taken for one that was never used. In the bitmap
-        // nothing is set.
+        // The header stays, because a block without a header counts as never used. The bitmap needs no zeros, because
+        // no bit is set.
         let bytes = self.op.view.geometry.block_bytes;
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
         while at < bytes && is_good && !self.op.pin.traces.has_posted() {
@@ -801,7 +815,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             at += count;
         }
         if self.op.pin.traces.has_posted() {
-            // More zeros may come.
+            // Further zeros can still be written, so the block must not be used.
             return;
         }
         if removed(Mutant::ZeroesBeforeTheBase) {
@@ -813,7 +827,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// One phase: the header of a block, on these replicas. Whether it is done.
+    /// Writes the header of a block to these replicas, in one phase. Returns whether this succeeded.
     async fn write_header(&mut self, places: &[PoolPlace], header: &[u8]) -> bool {
         self.op.batch.clear();
         let span = self.op.batch.stage(header.len() as u32);

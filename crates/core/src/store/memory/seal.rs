@@ -1,13 +1,13 @@
 //! The sealing of blocks, and the end of a session.
 //!
-//! The header of a sealed block says that no operation of the owner is under way in the block, and from which place
-//! on the block is new. Recovery need not walk through such a block, and must not: an object that was allocated there
-//! and never written is zeros, like one that was never allocated.
+//! The header of a sealed block says that no operation of the owner is under way in the block, and where the objects
+//! that were never allocated begin. Recovery need not read the objects of such a block, and must not: an object that
+//! was allocated there and never written consists of zeros, like an object that was never allocated.
 //!
-//! So an owner sets bits for its own block only when the block is sealed. Other sessions free only objects that had
-//! stood in a slot, so bytes of these stand in the block. An object that the owner frees, because the session leaves
-//! or after a comparison with the index, may have no bytes there. A recovery that took such an object for new would
-//! hand it on with its bit set, and the bit would be set once more when the object is freed.
+//! So an owner sets free bits in its own block only when the block is sealed. Other sessions free only objects to which
+//! a slot has led, so these objects have bytes in the block. But an object that the owner frees, because the session
+//! leaves or after a comparison with the index, was possibly never written. A recovery that took such an object for
+//! never allocated would hand it on with its bit set, and the bit would be set once more when the object is freed.
 
 use alloc::vec::Vec;
 
@@ -23,9 +23,9 @@ use crate::verbs::Fabric;
 use crate::view::PoolPlace;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Ends the use of all blocks, so that others can go on with them: sets the bits of free objects in all blocks that
-    /// can be sealed, and returns what is left of each block. A block with bits that could not be set is unverified. To
-    /// be called when no operation runs, and none begins any more.
+    /// Ends the use of all blocks, so that other sessions can use them. Sets the bits of free objects in all blocks
+    /// that can be sealed, and returns the remainder of each block. A block whose bits could not be set becomes
+    /// unverified. To be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<BlockRemainder> {
         self.take_back();
         self.set_free(1).await;
@@ -61,7 +61,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Writes into the headers of these blocks that they are sealed, if that can be. Takes one phase.
+    /// Seals those of these blocks that can be sealed, by WRITEs of their headers, in one phase.
     pub(in crate::store) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
@@ -72,8 +72,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         self.end_seals(&sealing, is_good);
     }
 
-    /// Notes that the WRITEs of these seals are done. If one may still execute, its block must not be used, and the
-    /// session does not go on.
+    /// Notes that the WRITEs that seal these blocks have ended, all successfully if `is_good`. If a WRITE can still
+    /// execute, notes nothing: its block must not be used, and the session has to be recovered.
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
         if !self.op.pin.traces.has_posted() {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
@@ -92,7 +92,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             .is_some_and(|found| found.is_sealed())
     }
 
-    /// Posts the headers that tell recovery not to walk through these blocks. Returns the blocks that can be sealed.
+    /// Posts the headers that seal these blocks, so that recovery does not read their objects. Returns the blocks whose
+    /// headers were posted; the others cannot be sealed now.
     pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
         let sealing: Vec<(Address, BlockHeader)> = {
             let slabs = self.op.store.memory.slabs.borrow();

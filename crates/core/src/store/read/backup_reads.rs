@@ -1,21 +1,21 @@
 //! Backup reads: reads of slots from their backups while the primary does not answer and the master is silent.
 //!
 //! ```text
-//! bar    the other members are asked to bar the primary; a lease is waited for     (no verbs)
-//! look   READ both buckets from all backups, which must all answer and agree       (1 phase)
+//! bar    ask the other members to bar the primary; wait until leases have ended   (no verbs)
+//! read   READ both buckets from all backups, which must all answer and agree      (1 phase)
 //! ```
 //!
-//! A slot is normally read from its primary, because its backups show a word before it is committed. A session that
-//! is only cut off from the primary could read there a word that other sessions do not see yet. So more than half of
-//! all members, and all backups that are read, *bar* the primary first: from then on no lease is granted, and no
-//! majority vouches for words that the primary shows. When all leases have run out, no session relies on the primary
-//! any more, and the word of a slot is the one on which all of its backups agree
-//! (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
+//! Normally a slot is read from its primary, because its backups show a word before it is committed. If a session that
+//! is cut off only from the primary read the backups, it could see a word that other sessions, at the primary, do not
+//! see yet. So first more than half of all members, and all backups that are to be read, *bar* the primary: from then
+//! on no lease begins, and no majority vouches for words that the primary shows. When all leases have ended, no session
+//! relies on the primary any more, and a slot's word is the one on which all its backups agree. The argument is in
+//! `docs/decisions/0030-reads-without-a-master.md`.
 //!
-//! This holds for one view: an operation that is pinned by the view holds up the change that settles the words it has
-//! read. If the backups do not agree, or one of them does not answer, the operation waits.
+//! A bar concerns one view. An operation that is pinned by this view delays the change that settles the words that it
+//! has read. If the backups do not agree, or one of them does not answer, the operation waits.
 //!
-//! A word read in this way is no hint: it is not known to be committed.
+//! A word that was read from backups makes no hint, because it is not known to be committed.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,8 +32,8 @@ use crate::view::{MAX_REPLICAS, Subtable, View};
 /// The primaries whose slots a session reads from the backups.
 #[derive(Debug, Default)]
 pub(super) struct BackupReads {
-    /// The number of the view by which it does so; 0 if it does not. Usually 0: this is checked for every object that
-    /// is read.
+    /// The number of the view in which the session reads from backups; 0 if it does not. Every read checks this number
+    /// first, because it is usually 0.
     view: Cell<u64>,
     barred: RefCell<Vec<PrimaryBars>>,
 }
@@ -46,8 +46,7 @@ struct PrimaryBars {
 }
 
 impl BackupReads {
-    /// Returns whether the slots of a subtable are read from its backups by this view, although the subtable has a
-    /// primary.
+    /// Returns whether, in this view, a subtable's slots are read from its backups although the subtable has a primary.
     #[inline]
     pub fn has(&self, view: &View, subtable: u32) -> bool {
         self.view.get() == view.number
@@ -75,9 +74,9 @@ impl BackupReads {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether a session without a valid lease may read a subtable's slots from its backups by this view. If
-    /// so, the session reads them there from now on, until the view changes. If not, this call has taken the steps
-    /// towards it that are due.
+    /// Returns whether a session without a valid lease is allowed to read a subtable's slots from its backups in this
+    /// view. If so, the session reads these slots there until the view changes. If not, this call has asked further
+    /// members to bar the primary, if that was due, and the caller can try again later.
     pub(in crate::store) async fn may_read_backups(&self, subtable: u32, view: &Arc<View>) -> bool {
         let backup_reads = &self.reads.backups;
         if backup_reads.has(view, subtable) {
@@ -94,8 +93,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Reads all slots of the key from all replicas of its subtable from this one on, in one phase, and returns the words
-/// to which these replicas are going to be settled; `None` if that is not certain.
+/// Reads all slots of the key, in one phase, from the subtable's replicas beginning with number `first`. Returns the
+/// words to which a view change is going to settle these replicas; `None` if that is not certain.
 pub(super) async fn fetch_agreed<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     buckets: &Buckets,

@@ -1,25 +1,26 @@
-//! Damaged objects: the re-read of an object that is not what its slot says.
+//! Damaged objects: the *re-read* of an object that does not match its slot word, and its repair.
 //!
-//! Memory rots. An object that fails its CRC, or whose start shows another key, proves nothing: all replicas but one
-//! of a slot's object may be damaged. So before a word counts as *another key's*, its object has been read whole with
-//! a good CRC; and before it counts as *no key's*, all replicas have been read whole.
+//! An object that fails its CRC, or whose start shows another key, proves nothing, because possibly this replica is
+//! damaged and another one is not. So before an operation takes a word for another key's, it has READ the word's object
+//! whole, with a good CRC. Before it takes a word for no key's, it has READ all replicas of the object whole.
 //!
 //! ```text
-//! look     READ the slot again, and every replica of its object, whole           (1 phase, rare)
+//! re-read  READ the slot again, and every replica of its object, whole           (1 phase, rare)
 //! repair   WRITE the good replica over the bad ones                              (1 phase, rarer)
 //! ```
 //!
-//! *If the slot has changed*, the word is out of date, and the caller starts again. *If it has not*, the word has
-//! stood there since before the object was read. So the object was complete on all replicas and has not been reused,
-//! and a replica that fails its CRC is damaged. Any good replica gives the answer. If none is good, the operation
-//! ends with an error: it must neither find nor miss the key. This says nothing about a replica that a change has
-//! just made, if the session has not heard of that change's switch.
+//! *If the slot has changed*, the word is outdated, and the caller starts again. *If the slot is unchanged*, it has
+//! shown the word since before the object was read. So the object was complete on all replicas and has not been reused,
+//! and a replica that fails its CRC is damaged. Any good replica gives the answer. If no replica is good, the operation
+//! ends with an error, because it can report the key neither as found nor as missing. There is one exception: if a
+//! session of a newer view has written the word speculatively, the object is possibly whole only in a replica that this
+//! view does not have. Then the caller starts again, too.
 //!
-//! Damage is *repaired* if the word is the primary's and not tentative. Such a word is committed. Its object stays as
-//! it is until this operation has ended, even if another writer replaces the word: so the WRITE puts bytes where the
-//! same bytes belong. A word that only backups show may belong to a speculative write, whose object need not be on
-//! other nodes yet. The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
-//! operation has ended, when another object may stand there.
+//! The operation *repairs* damaged replicas if the primary shows the word and the word is not tentative, because such a
+//! word is committed. Its object stays as it is until this operation ends, even if another writer replaces the word.
+//! Therefore the WRITE puts bytes only where the same bytes belong. A word that only backups show can be of a
+//! speculative write, whose object need not be on other nodes yet. The WRITE counts as posted until it is answered:
+//! like a CAS, it must not execute after the operation has ended, when another object is possibly at that address.
 
 use crate::data::ObjectReadResult;
 use crate::error::Error;
@@ -32,7 +33,7 @@ use crate::verbs::{Fabric, MnId, Span, VerbBatch};
 
 /// The result of a re-read for one key.
 pub(in crate::store) enum KeyReread {
-    /// The object is the key's; with its value.
+    /// The object is the key's. Contains the place of its value in the batch.
     Value(Span),
     /// The object is certainly another key's.
     OtherKey,
@@ -40,17 +41,18 @@ pub(in crate::store) enum KeyReread {
     Stale,
 }
 
-/// The result of a re-read for one key, or for any.
+/// The result of a re-read, whether for one key or for any key.
 pub(super) enum PairReread {
     /// The pair that the object holds.
     Pair { key: Span, value: Span },
-    /// The pair is not that of the wanted key.
+    /// The object is certainly another key's.
     OtherKey,
     /// The slot holds another word by now.
     Stale,
 }
 
-/// Re-reads the object of a word that its slot has shown on this node, for a reader of this key.
+/// Re-reads the object of a hint's word, for a reader of this key. `shown_on` is the node on which the slot has shown
+/// the word.
 pub(in crate::store) async fn reread_for_key<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     hint: Hint,
@@ -66,7 +68,8 @@ pub(in crate::store) async fn reread_for_key<F: Fabric, H: Host>(
     })
 }
 
-/// Re-reads the object of a word that its slot has shown on this node, for a reader of any key.
+/// Re-reads the object of a hint's word, for a reader of any key. `shown_on` is the node on which the slot has shown
+/// the word.
 pub(super) async fn reread_pair<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     hint: Hint,
@@ -81,7 +84,7 @@ struct Reread<'o, 's, F: Fabric, H: Host> {
     hint: Hint,
     /// The node on which the slot has shown the word.
     shown_on: MnId,
-    /// The key that is looked for, if it is one.
+    /// The wanted key; `None` if any key is wanted.
     key: Option<Key<'o>>,
 }
 
@@ -112,8 +115,8 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
                 self.note_damage(Damage { found, repaired: 0 });
             } else {
                 let is_elsewhere = object.places().all(|place| place.node != shown_on);
-                // A speculative write by a newer view may have put the word there. Its object is whole on that node
-                // alone, in a replica that this view does not know.
+                // Possibly a speculative write by a newer view has put the word there. Then the object is whole on that
+                // node alone, in a replica that this view does not have.
                 if guard(Mutant::NewerViewIsDamage, is_elsewhere) {
                     return Ok(PairReread::Stale);
                 }
@@ -131,7 +134,7 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
         Ok(pair)
     }
 
-    /// Whether the word is committed: then its object may be repaired.
+    /// Returns whether the word is known to be committed, so that its object can be repaired.
     fn is_committed(&self) -> bool {
         let Hint { slot, word, .. } = self.hint;
         let is_committed = self.shown_on == self.op.primary(slot).node
@@ -140,8 +143,9 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
         is_committed || removed(Mutant::RepairsUncommitted)
     }
 
-    /// Reads the value from a copy. Some chunks of the EC-oriented object are lost or damaged, and there is no
-    /// parity, but each of its copies has the value. Takes two phases, and one more for a repair.
+    /// Reads the value from one of the object's copies, for an EC-oriented object at an even turn that has too few good
+    /// chunks: such an object has no parity, but each copy has the whole value. Takes two phases, and one more for a
+    /// repair.
     async fn read_copies(&mut self, shows: &ObjectReadResult) -> Result<PairReread, Error> {
         const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
         let word = self.hint.word;
@@ -165,7 +169,7 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
         }
         let value = shows.value_of_copies(&op.batch, &copies, &reads);
         let value = value.map_err(|f| op.failed(f))?;
-        // Data on a silent node is not lost.
+        // A chunk on a silent node is not lost, so the error is that the node did not answer.
         let silent = shows.silent.filter(|_| !removed(Mutant::SilentChunkIsLost));
         let value = value.ok_or_else(|| silent.map_or(LOST, |failure| op.failed(failure)))?;
         let found = shows.damaged() as u64;
@@ -178,7 +182,7 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
         Ok(PairReread::Pair { key: shown_key, value })
     }
 
-    /// Writes what is undamaged over the damaged places, of which there are `found`: one phase.
+    /// Overwrites the damaged places, `found` in number, by the WRITEs that `mend` posts. Takes one phase.
     async fn repair(&mut self, found: u64, mend: impl FnOnce(&mut VerbBatch)) -> Result<(), Error> {
         if removed(Mutant::DamageStays) {
             self.note_damage(Damage { found, repaired: 0 });

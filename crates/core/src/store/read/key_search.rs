@@ -1,7 +1,8 @@
 //! The search for one key, as a part of an operation: by a hint, then by the buckets.
 //!
-//! Order of calls: [`KeySearch::run`] for a SEARCH; or, for the caller of a larger operation, each time that the
-//! operation is pinned by a view that may be read, [`KeySearch::attempt`], and then [`KeySearch::has_used_backups`].
+//! Order of calls: a SEARCH calls [`KeySearch::run`]. A Move, which searches as its first step, calls
+//! [`KeySearch::attempt`] each time it is pinned by a view in which the key can be read, and then
+//! [`KeySearch::has_used_backups`].
 
 use alloc::boxed::Box;
 
@@ -20,53 +21,53 @@ use crate::store::{BROKEN_WORD, Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::SlotRef;
 
-/// IndexCandidates of a key are fetched together up to this many bytes, including the one that goes beyond.
+/// The number of bytes after which no further candidate of a key is read in the same phase.
 const MAX_FETCHED_BYTES: u64 = 64 << 20;
 
 /// The search for one key, as a part of an operation.
 pub(in crate::store) struct KeySearch<'o, 's, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     key: Key<'o>,
-    /// Whether the attempt has read slots from backups although there is a primary.
+    /// Whether the latest attempt has read slots from backups although there is a primary.
     from_backups: bool,
 }
 
 /// The result of one attempt to find a key.
 pub(in crate::store) enum SearchAttempt {
-    /// The key's pair, or none.
+    /// The search has ended: with the key's pair, or without one.
     Done(Option<LocatedPair>),
-    /// A memory node did not answer. The next attempt reads elsewhere.
+    /// A memory node did not answer. The next attempt reads elsewhere, or by a newer view.
     Again,
 }
 
 /// The result of one look into the buckets of a key.
 enum IndexLook {
-    /// The key's pair, or none.
+    /// The search has ended: with the key's pair, or without one.
     Done(Option<LocatedPair>),
-    /// The slots can be read after a change of the view.
+    /// The slots cannot be read before the view changes.
     AwaitsChange,
-    /// A slot has changed meanwhile.
+    /// A slot has changed meanwhile, so that the search has to be repeated.
     SlotChanged,
 }
 
-/// All slots of a key, as a node has shown them, or as all backups agree.
+/// The words of all slots of a key, as one node has shown them or as all backups agree on them.
 struct ShownSlots {
     words: BucketWords,
-    /// The node, or the first of the backups.
+    /// The node that has shown them, or the first of the backups.
     shown_on: MnId,
-    /// The trust in places that are found by them.
+    /// The trust in hints that are made from these words.
     seen: HintTrust,
 }
 
-/// Slots that may refer to the key, after the READs of their objects were posted.
+/// The slots that possibly refer to the key, after the READs of their objects were posted.
 struct IndexCandidates {
     shown_on: MnId,
     lookups: ArrayVec<Lookup, MAX_CANDIDATES>,
-    /// Those of which the objects are still to be read, or to be read from all places.
+    /// Slots whose objects are still to be read, or to be re-read from all replicas.
     unproved: ArrayVec<Hint, MAX_CANDIDATES>,
-    /// The error if no other candidate has the key.
+    /// The error to return if no candidate has the key.
     broken: Option<Error>,
-    /// Whether the pair of one of them is being lost.
+    /// Whether the pair of some candidate is being lost.
     is_being_lost: bool,
 }
 
@@ -76,12 +77,12 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         KeySearch { op, key, from_backups: false }
     }
 
-    /// Whether the last attempt has read slots from backups although there is a primary.
+    /// Returns whether the latest attempt has read slots from backups although there is a primary.
     pub fn has_used_backups(&self) -> bool {
         self.from_backups
     }
 
-    /// Returns the key's pair at a moment since the operation began.
+    /// Returns the key's pair as it was at some moment since the operation began.
     pub(super) async fn run(&mut self, hint: Option<Hint>) -> Result<Option<LocatedPair>, Error> {
         loop {
             self.op.await_readable(self.key).await?;
@@ -97,7 +98,8 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
     }
 
-    /// Returns the key's pair by the view that the operation is pinned by. It counts only if the view is vouched for.
+    /// Searches once for the key's pair, in the view by which the operation is pinned. The result is valid only if the
+    /// session has a valid lease or the members vouch for the view.
     pub async fn attempt(&mut self, hint: Option<Hint>) -> Result<SearchAttempt, Error> {
         let times = self.op.store.silent.times();
         match self.by_view(hint).await {
@@ -117,11 +119,12 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         {
             return Ok(Some(found));
         }
-        // On the heap: otherwise the future of every search would have room for all slots of a key.
+        // Boxed: otherwise the future of every search would contain room for all slots of a key.
         Box::pin(self.by_index()).await
     }
 
-    /// Follows a hint: one phase, and another one if its slot has changed.
+    /// Follows a hint: one phase, and another one if the slot shows another word that is possibly the key's. Returns
+    /// `None` if that does not lead to the key.
     async fn by_hint(&mut self, target: HintTarget) -> Result<Option<LocatedPair>, Error> {
         let shown_on = target.slot.node;
         let op = &mut *self.op;
@@ -161,16 +164,16 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
         let ticket = op.read_slot(slot);
         op.phase().await;
-        // If the node did not answer, a SEARCH finds out, and waits for it.
+        // If the node did not answer, the caller has to SEARCH, and waits for the node then.
         let Ok(word) = op.slot_word(ticket) else { return Ok(None) };
-        // The word of a pair that is lost, or is being lost, stands in the slot: a SEARCH finds out which.
+        // The slot shows the word of a pair that is lost or being lost. A SEARCH finds out which of these is true.
         if guard(Mutant::FollowersReadWhatIsLost, op.view.leads_to_lost(word)) {
             return Ok(None);
         }
         Ok(op.is_vouched_for(self.key).await?.then_some(word))
     }
 
-    /// Searches the buckets of the key: two phases, or one if no slot may refer to it.
+    /// Searches the buckets of the key: two phases, or one if no slot possibly refers to the key.
     async fn by_index(&mut self) -> Result<Option<LocatedPair>, Error> {
         loop {
             match self.look_at_index().await? {
@@ -179,7 +182,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
                     self.op.wait_for_change().await?;
                     self.op.await_readable(self.key).await?;
                 }
-                // Others have made progress: look again.
+                // The slot changed because other sessions make progress: the search is repeated after a pause.
                 IndexLook::SlotChanged => {
                     if self.op.pause().await.is_err() {
                         let waiting_for = "a slot that others keep changing";
@@ -191,7 +194,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
     }
 
-    /// Reads the buckets of the key, and the objects of the slots that may refer to it.
+    /// Reads the buckets of the key, and the objects of the slots that possibly refer to it.
     async fn look_at_index(&mut self) -> Result<IndexLook, Error> {
         let Some(slots) = self.read_slots().await? else { return Ok(IndexLook::AwaitsChange) };
         let mut candidates = self.post_candidates(slots);
@@ -209,7 +212,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
         let mut is_stale = false;
         for place in &candidates.unproved {
-            // The objects that were read before are not needed any more.
+            // The batch holds objects that were read before and that the search no longer needs.
             self.op.batch.clear();
             match reread_for_key(self.op, *place, candidates.shown_on, self.key).await {
                 Ok(KeyReread::Value(value)) => {
@@ -230,11 +233,11 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         candidates.broken.map_or(Ok(IndexLook::Done(None)), Err)
     }
 
-    /// Reads all slots of the key, in one phase: from the primary, or if that is lost or barred from the backups.
-    /// `None` if these do not agree.
+    /// Reads all slots of the key, in one phase: from the primary, or from the backups if the primary is lost or
+    /// barred. Returns `None` if the backups do not agree.
     async fn read_slots(&mut self) -> Result<Option<ShownSlots>, Error> {
         let op = &mut *self.op;
-        // A change that was waited for may have split the subtable.
+        // If the search has waited for a change, this change has possibly split the subtable.
         let buckets = Buckets::of(self.key, &op.view);
         op.batch.clear();
         self.from_backups = op.store.reads.backups.has(&op.view, buckets.subtable);
@@ -247,12 +250,12 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         };
         let Some(words) = words.map_err(|failure| op.failed(failure))? else { return Ok(None) };
         let shown_on = op.view.subtables[buckets.subtable as usize].replicas()[first].node;
-        // Words of backups count for this read only.
+        // A word that was read from backups makes no hint, because it is not known to be committed.
         let seen = if is_by_backups { HintTrust::Unverified } else { op.seen() };
         Ok(Some(ShownSlots { words, shown_on, seen }))
     }
 
-    /// Posts the READs for the objects of the slots that may refer to the key.
+    /// Posts the READs for the objects of the slots that possibly refer to the key.
     fn post_candidates(&mut self, slots: ShownSlots) -> IndexCandidates {
         let ShownSlots { words, shown_on, seen } = slots;
         let mut candidates = IndexCandidates {
@@ -269,7 +272,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         for (slot, word) in live {
             let has_lookups = !candidates.lookups.is_empty();
             if has_lookups && op.batch.touched_bytes() > MAX_FETCHED_BYTES {
-                // Fingerprints collide, or the index is damaged: read the further objects one by one.
+                // Either many fingerprints collide, or the index is damaged. The remaining objects are read one by one.
                 candidates.unproved.push(Hint { slot, word, seen: HintTrust::Unverified });
                 continue;
             }
@@ -283,9 +286,9 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         candidates
     }
 
-    /// Goes on after a READ had no answer from a node. Returns if the next attempt reads elsewhere, because a node has
-    /// become silent since `SilentNodes::times` was `times`; else waits until the node is not a member of the view any
-    /// more.
+    /// Prepares the next attempt after `node` did not answer a READ. Returns at once if the next attempt reads from
+    /// other nodes, because a node has become silent since `SilentNodes::times` was `times`. Otherwise waits until the
+    /// view no longer has the node, or until the slots can be read from backups.
     async fn read_elsewhere(&mut self, node: MnId, times: u64, error: Error) -> Result<(), Error> {
         let op = &mut *self.op;
         let subtable = Buckets::of(self.key, &op.view).subtable;
@@ -304,8 +307,8 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         Ok(())
     }
 
-    /// Goes on after the primary of the key's subtable did not answer, in a stable view. Returns when the next
-    /// attempt reads the backups, or follows a view without this primary.
+    /// Waits after the primary of the key's subtable did not answer, in a stable view. Returns when the next attempt
+    /// can read the backups, or can follow a view with another primary.
     async fn wait_for_backups(&mut self, primary: MnId, error: Error) -> Result<(), Error> {
         let op = &mut *self.op;
         op.pin.pause();
@@ -314,11 +317,11 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         loop {
             let view = op.store.newest_view();
             let subtable = Buckets::of(self.key, &view).subtable;
-            // By now the subtable may have another primary, which has not been asked.
+            // If a newer view gives the subtable another primary, the next attempt reads from that one.
             if view.subtables[subtable as usize].primary().node != primary {
                 return Ok(());
             }
-            // On the heap: it is rare, and the futures of operations stay small.
+            // Boxed, because this case is rare: the futures of operations stay small.
             if Box::pin(op.store.may_read_backups(subtable, &view)).await {
                 return Ok(());
             }

@@ -6,12 +6,13 @@
 //! of_word     READ the object of a word that the slot has shown                       (1 phase)
 //! ```
 //!
-//! A [`Lookup`] names the phase whose READs it has posted. [`Lookup::advance`] takes their answers, and returns what
-//! they show. It executes nothing and waits for nothing, so that its caller is free in how to execute phases: on the
-//! spot, awaited, or together with those of other keys.
+//! A [`Lookup`] records the READs that it has posted. [`Lookup::advance`] evaluates their answers. It executes no
+//! phase, so that callers can execute phases in their own way: on the spot, awaited, or together with those of other
+//! keys.
 //!
-//! *A hint is right if the slot still holds its word*: then the object that was read in the same phase is the key's
-//! current pair. A word that the slot shows instead may lead to the key, to be followed in the next phase.
+//! *A hint is right if the slot still shows the hint's word*: then the object that was read in the same phase is the
+//! key's current pair. If the slot shows another word, this word possibly leads to the key, and the next phase follows
+//! it.
 
 use super::steered::SteeredRead;
 use super::target::{HintTarget, may_hold};
@@ -30,14 +31,14 @@ pub(in crate::store) struct LocatedPair {
     pub value: Span,
 }
 
-/// A lookup, by the READs that it has posted.
+/// A lookup of one key, with the READs that it has posted.
 #[derive(Clone, Copy)]
 pub(super) enum Lookup {
-    /// Of a hint: its slot, and the object of its word.
+    /// READs of a hint's slot, and of the object of the hint's word.
     Hint { hint: Hint, slot: Ticket, object: Fetch },
-    /// Of a hint that is likely stale: its slot, and the object that a switch steers to.
+    /// READs of the slot of a probably outdated hint, and of the object that a switch finds there.
     Switch { at: SlotRef, slot: Ticket, object: SteeredRead },
-    /// Of a word that a slot has shown.
+    /// READs of the object of a word that a slot has shown.
     Word { shown: Hint, object: Fetch },
 }
 
@@ -45,7 +46,7 @@ pub(super) enum Lookup {
 pub(super) enum LookupResult {
     /// The key's pair.
     Found(LocatedPair),
-    /// The slot shows this word, which may lead to the key.
+    /// The slot shows this word instead of the hint's, and the word possibly leads to the key.
     Follow(Hint),
     /// Neither the slot nor the object leads to the key.
     OtherKey,
@@ -67,14 +68,16 @@ impl Lookup {
         Lookup::Hint { hint: target.hint, slot, object }
     }
 
-    /// Posts the READ of a hint's slot, and the READ that a switch may steer to the object to which the slot leads.
+    /// Posts the READ of a hint's slot, and a second READ of the slot that a switch can redirect to the object that the
+    /// slot leads to.
     #[cold]
     pub fn of_switch(target: &HintTarget, batch: &mut VerbBatch) -> Lookup {
         let slot = target.read_slot(batch);
         Lookup::Switch { at: target.hint.slot, slot, object: SteeredRead::post(target, batch) }
     }
 
-    /// Posts the READs of the object of a word, which was read on this node. `None` if the word refers to no object.
+    /// Posts the READs of the object of a word that the node `shown_on` has shown. Returns `None` if the word refers to
+    /// no object.
     pub fn of_word<F: Fabric, H: Host>(
         op: &mut StoreOp<'_, F, H>,
         shown: Hint,
@@ -84,7 +87,7 @@ impl Lookup {
         Some(Lookup::Word { shown, object })
     }
 
-    /// Returns what the executed phase shows of the key.
+    /// Evaluates the READs, after their phase was executed.
     #[inline]
     pub fn advance<F: Fabric, H: Host>(
         self,
@@ -114,7 +117,7 @@ impl Lookup {
         }
     }
 
-    /// Returns the same lookup without a look at the slot.
+    /// Returns the lookup without its READ of the slot, for a mutant that trusts the hint.
     pub fn without_slot(self) -> Lookup {
         match self {
             Lookup::Hint { hint, object, .. } => Lookup::Word { shown: hint, object },
@@ -123,13 +126,13 @@ impl Lookup {
     }
 }
 
-/// Returns the step after a slot that does not hold the word that was expected.
+/// Returns the result for a slot that shows another word than the hint's: whether to follow that word.
 #[inline]
 fn followed(shown: Hint, key: Key<'_>) -> LookupResult {
     if may_hold(shown.word, key) { LookupResult::Follow(shown) } else { LookupResult::OtherKey }
 }
 
-/// Checks the key of a word's object, which was read.
+/// Returns the result for an object that was read: whether it is the key's.
 #[inline]
 fn checked(
     object: Fetch,

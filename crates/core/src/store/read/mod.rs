@@ -1,34 +1,37 @@
-//! Operations that only read: SEARCH, SEARCH of many keys, SCAN; and what writes need of them.
+//! Operations that only read (SEARCH, SEARCH of many keys, SCAN), and the READs that writes need.
 //!
 //! ```text
 //! SEARCH          hint ------> Lookup::of_hint, of_switch -+-> found
 //! (search)                                                 +-> Lookup::of_word --+-> found
-//!                 buckets ---> Lookup::of_word of each candidate ----------------+-> PairReread (damage)
-//! SEARCH of many  the same lookups, those of all keys in shared phases; what is left goes to a SEARCH
+//!                 buckets ---> Lookup::of_word of each candidate ----------------+-> KeyReread (damage)
+//! SEARCH of many  the same lookups, those of all keys in shared phases; keys without an answer get a SEARCH each
 //! (search_many)
-//! SCAN            slots -----> their objects --------------------------------------> PairReread
+//! SCAN            slots -----> their objects --------------------------------------> PairReread (damage)
 //! (scan)
 //! ```
 //!
-//! The order of calls is the same everywhere: an operation is pinned by a view that may be read
-//! (`await_readable`), *posts* READs into its batch, executes the phase, *advances* by its answers, and counts what
-//! it has found only if the session has a valid lease or the members vouch for it. A memory node that did not answer
-//! begins the operation anew: it reads elsewhere, or waits.
+//! The order of calls is the same everywhere:
 //!
-//! [`Lookup`](lookup::Lookup) is the one state of following a hint or a word to an object of the key. It executes no
-//! phase: its callers execute them on the spot (`search`, on an immediate fabric), await them ([`KeySearch`]), or await
-//! those of many keys together (`search_many`).
+//! 1. The operation is pinned by a view in which the slots can be read (`await_readable`).
+//! 2. It *posts* READs into its batch, executes the phase, and *advances* by the answers, once or several times.
+//! 3. It uses the result if the session has a valid lease or the members vouch for the view; otherwise it begins anew.
+//!
+//! If a memory node does not answer, the operation begins anew, and reads from other nodes or waits.
+//!
+//! [`Lookup`](lookup::Lookup) is the state of one key while a hint or a word is followed to the key's object. It
+//! executes no phase. Its callers execute phases on the spot (`search`, on an immediate fabric), await them
+//! ([`KeySearch`]), or await one phase for many keys (`search_many`).
 //!
 //! | file | holds |
 //! |---|---|
-//! | `target` | where a hint or a word leads: the places to READ |
-//! | `lookup` | the state of a lookup |
-//! | `steered` | steered READs: the result, and whether they are worth it |
+//! | `target` | the places to READ for a hint or a word |
+//! | `lookup` | [`Lookup`](lookup::Lookup) |
+//! | `steered` | steered READs: their results, and whether they are worth their cost |
 //! | `search` | SEARCH: awaited, or on the spot |
-//! | `key_search` | the search for one key, as a part of an operation: its hint, then its buckets |
+//! | `key_search` | [`KeySearch`], the search for one key as a part of an operation: by its hint, then by its buckets |
 //! | `search_many` | SEARCH of many keys |
-//! | `scan_cursor`, `scan` | SCAN: the rest of a scan; one piece |
-//! | `backup_reads` | reads of slots from backups, while the primary is lost or barred |
+//! | `scan_cursor`, `scan` | SCAN: the rest of a scan; one piece of a scan |
+//! | `backup_reads` | reads of slots from backups, while the primary is barred or lost |
 //! | `damage` | the re-read of an object that proves nothing, and its repair |
 
 mod backup_reads;
@@ -56,11 +59,11 @@ pub(super) use target::{HintTarget, class_of, live, may_hold, replica};
 use backup_reads::BackupReads;
 use steered::Steering;
 
-/// The state of a session that only reads use.
+/// The part of a session's state that only reads use.
 #[derive(Debug, Default)]
 pub(super) struct ReadState {
     /// Barred primaries, whose slots are read from backups.
     backups: BackupReads,
-    /// Results of steered READs.
+    /// Counts of steered READs and of those that were useful.
     steering: Steering,
 }

@@ -1,22 +1,22 @@
-//! SCAN: all pairs, piece by piece, in the order of the index.
+//! SCAN: all pairs, in the order of the index, one *piece* at a time.
 //!
-//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then the objects that
-//! their words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment of the piece.
-//! Nothing is held between pieces: however long a scan takes, it holds up neither view changes nor the reuse of
-//! memory.
+//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then READ the objects that
+//! their words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment during the
+//! piece. Between pieces a scan holds nothing, so however long it takes, it delays neither view changes nor the reuse
+//! of memory.
 //!
-//! *A pair that exists from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
-//! as it exists: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
-//! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So the rest of a scan is
-//! described by parts of the hash space, each with a slot number: the slots of the part from that number on are still
-//! to be read ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word
-//! that a split has not cleared from the old subtable yet belongs to the sibling: the key says so.
+//! *A pair that exists from the beginning of a scan to its end is shown exactly once*, because it stays in its slot: an
+//! UPDATE or a Move only replaces the slot's word. Only a split moves a pair, into the slot of the same number in the
+//! subtable's sibling ([`repair::split`](crate::repair)). So the rest of a scan is a list of ranges of hashes, each
+//! with the number of the first slot that is still to be read ([`ScanCursor`]). If a range's subtable has been split,
+//! each half of the range continues at the same slot number. An entry that a split has moved but not yet cleared in the
+//! old subtable belongs to the sibling, by its key, so the scan skips it.
 //!
-//! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: at some moment of the scan
-//! it did not exist.
+//! A pair that is deleted and inserted again during the scan is possibly shown twice, or not at all: at some moment of
+//! the scan it did not exist.
 //!
-//! An object that proves nothing is re-read from all places, with its slot ([`damage`](super::damage)). If too little
-//! of it is undamaged, the pair counts as damaged, and the scan goes on.
+//! An object that proves nothing is re-read from all replicas, together with its slot ([`damage`](super::damage)). If
+//! too little of it is undamaged, the scan counts the pair as damaged, and goes on.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,15 +34,15 @@ use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::SlotRef;
 
-/// Re-reads of a slot that others change meanwhile, before its piece is begun anew.
+/// The number of re-reads of a slot that other sessions keep changing, before its piece is read anew.
 const MAX_LOOKS: u32 = 4;
 
 /// The largest amount that one piece of a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Slots of the index; one at least.
+    /// The number of index slots that the piece reads at most; 0 counts as 1.
     pub slots: u32,
-    /// Bytes, unless a single object has more.
+    /// The number of bytes after which the piece reads no further object.
     pub bytes: u64,
 }
 
@@ -60,18 +60,18 @@ pub struct ScannedPair<'b> {
     pub key: &'b [u8],
     /// Its value.
     pub value: &'b [u8],
-    /// The way in which it survives failures.
+    /// The pair's redundancy.
     pub redundancy: Redundancy,
 }
 
-/// A pair that is to be shown.
+/// A pair to be shown; its key and value are in the batch.
 struct ScannedSpans {
     key: Span,
     value: Span,
     redundancy: Redundancy,
 }
 
-/// A pair that was asked for.
+/// A slot and its word, with the READs of the word's object.
 struct AskedPair {
     place: Hint,
     object: Fetch,
@@ -81,20 +81,20 @@ struct AskedPair {
 struct ScanPiece {
     subtable: u32,
     good: Vec<ScannedSpans>,
-    /// The slot behind the slots that were read so far.
+    /// The number of the first slot that the piece does not cover.
     end: u32,
-    /// Pairs of which too little is undamaged, and words that lead to no object.
+    /// The number of pairs of which too little is undamaged, and of words that lead to no object.
     damaged: u64,
-    /// Whether a pair is being lost: the piece is to be read anew.
+    /// Whether a pair is being lost, so that the piece has to be read anew.
     is_being_lost: bool,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns the number of pairs that were
-    /// passed over because too little of them is undamaged. After an error nothing was shown, and the cursor is as it
-    /// was.
+    /// Calls `show` for the next pairs of a scan, and advances the cursor. Returns the number of pairs that were
+    /// skipped because too little of them is undamaged. If this fails, `show` was not called, and the cursor is
+    /// unchanged.
     ///
-    /// Two phases, and more only where something is damaged or changes.
+    /// Takes two phases, and more only if objects are damaged or slots change.
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// One piece of a scan, as a part of an operation.
+/// The read of one piece, as a part of an operation.
 struct PieceScan<'o, 's, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     limits: ScanLimits,
@@ -129,7 +129,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                     *cursor = next;
                     return Ok(0);
                 }
-                // The cursor comes from a session that knows of a split of which this session has not heard yet.
+                // Another session wrote the cursor after a split of which this session has not heard yet.
                 ScanStep::Ahead => {
                     self.op.wait_for_change().await?;
                     self.op.view = self.op.pin.resume();
@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                 continue;
             }
             let times = self.op.store.silent.times();
-            // On the heap, like everything that does not belong to an operation on a key.
+            // Boxed, like all code that operations on single keys do not need: their futures stay small.
             let piece = match Box::pin(self.read(subtable, first)).await {
                 Ok(piece) => piece,
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
@@ -155,7 +155,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
             }
             next.advance(end, self.op.view.geometry.subtable_slots());
             *cursor = next;
-            // The pairs are in the batch: `show` may take its time, and use the store.
+            // The pairs are in the batch, so `show` can take long and can use the store.
             if !self.op.pin.traces.is_in_doubt() {
                 self.op.pin.pause();
             }
@@ -167,9 +167,9 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         }
     }
 
-    /// Returns whether a subtable may be read by the view that the operation is pinned by. If not, the operation is
-    /// now pinned by the newest view, or has waited for a change. Backups are not read instead: a scan takes its time
-    /// anyway.
+    /// Returns whether a subtable's primary can be read in the view by which the operation is pinned. If not, the
+    /// operation is now pinned by the newest view, or has waited for a change. A scan does not read backups instead,
+    /// because it has time to wait.
     async fn is_readable(&mut self, subtable: u32) -> Result<bool, Error> {
         let op = &mut *self.op;
         if !op.pin.is_pinned() || op.newer_view_has_come() {
@@ -183,8 +183,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         Ok(true)
     }
 
-    /// Goes on after a memory node did not answer. Objects are read from another node next, if there is one. A
-    /// primary is waited for, until the view does without it.
+    /// Prepares the next try after a memory node did not answer. If the node held the slots' primary, waits until the
+    /// view no longer has the node. Otherwise the next try reads objects from other nodes that have them.
     async fn read_elsewhere(
         &mut self,
         subtable: u32,
@@ -203,7 +203,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         Ok(())
     }
 
-    /// Reads the pairs of some slots, from this one on. `None` if they have to be read anew.
+    /// Reads the pairs of some slots, beginning with slot `first`. Returns `None` if the slots have to be read anew.
     async fn read(&mut self, subtable: u32, first: u32) -> Result<Option<ScanPiece>, Error> {
         let mut piece =
             ScanPiece { subtable, good: Vec::new(), end: first, damaged: 0, is_being_lost: false };
@@ -233,7 +233,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         Ok(Some(piece))
     }
 
-    /// Reads the words of some slots, from this one on: one phase, or none if no slots are left.
+    /// Reads the words of some slots, beginning with slot `first`: in one phase, or in none if no slots are left.
     async fn read_words(&mut self, subtable: u32, first: u32) -> Result<Vec<Slot>, Error> {
         let op = &mut *self.op;
         let primary = op.view.subtables[subtable as usize].primary();
@@ -250,7 +250,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         Ok(bytes.iter().map(|word| Slot(u64::from_le_bytes(*word))).collect())
     }
 
-    /// Posts the READs for the objects of as many of these words as fit into the piece, which it begins with.
+    /// Posts the READs for the objects of as many words as fit into the piece. The words are those of the slots from
+    /// the piece's first slot on.
     fn post_objects(&mut self, piece: &mut ScanPiece, words: Vec<Slot>) -> Vec<AskedPair> {
         let op = &mut *self.op;
         let view = op.view.clone();
@@ -287,7 +288,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         asked
     }
 
-    /// Re-reads a slot whose object proves nothing. Returns false if its piece has to be begun anew.
+    /// Re-reads a slot whose object proves nothing. Returns false if the slot's piece has to be read anew.
     async fn reread(&mut self, piece: &mut ScanPiece, mut hint: Hint) -> Result<bool, Error> {
         let primary = self.op.primary(hint.slot).node;
         for _ in 0..=MAX_LOOKS {
@@ -316,8 +317,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
             if hint.word.is_free() || hint.word.is_tentative() || op.is_gone(hint.word) {
                 return Ok(true);
             }
-            // The object of that word is complete and stays until this operation has ended. The word need not be
-            // there any more when the slot is read once more.
+            // The object of this word is complete, and stays so until this operation ends. So this READ is enough, even
+            // if the slot shows yet another word by now.
             op.batch.next_phase();
             let Some(object) = op.fetch(primary, hint.word) else { continue };
             op.phase().await;
@@ -325,7 +326,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                 return Ok(true);
             }
         }
-        // If the piece is begun again, the pairs that were read are not needed.
+        // The piece is read anew after the pause, so the pairs that were read are dropped.
         let waiting_for = "a slot that others keep changing";
         let gave_up = Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied };
         self.op.pause().await.map_or(Err(gave_up), |()| Ok(false))

@@ -1,8 +1,7 @@
 //! Cursors: the rest of a scan.
 //!
-//! The rest of a scan is described by parts of the hash space, each with a slot number: the slots of the part from
-//! that number on are still to be read. If a part's subtable has been split, each half is a part from the same slot
-//! on.
+//! A cursor is a list of ranges of hashes, each with a slot number. In the range's subtable, the slots from that number
+//! on are still to be read. If the subtable has been split, each half of the range continues at the same slot number.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,20 +10,20 @@ use core::str::FromStr;
 use crate::mutant::{Mutant, removed};
 use crate::view::{MAX_DEPTH, View};
 
-/// A part of the hash space, with a slot number: in each of its subtables the slots from that number on are still to
-/// be read.
+/// A range of hashes, with a slot number: in each subtable of the range, the slots from that number on are still to be
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScanRange {
-    /// Its first hash; the bits below its depth are 0.
+    /// The first hash of the range. Its bits after the first `depth` are 0.
     hash: u64,
-    /// The number of bits of the hash that all of the part shares.
+    /// The number of leading bits that all hashes of the range share.
     depth: u8,
     /// The first slot that is still to be read.
     slot: u32,
 }
 
 impl ScanRange {
-    /// Returns the half whose next hash bit is 0, and the other half.
+    /// Returns the half whose next hash bit is 0, then the half whose next hash bit is 1.
     fn halves(self) -> [ScanRange; 2] {
         let depth = self.depth + 1;
         let slot = if removed(Mutant::ScansHalvesAnew) { 0 } else { self.slot };
@@ -39,21 +38,21 @@ impl ScanRange {
     }
 }
 
-/// The rest of a scan. It does not tell which pairs were shown, and holds no resources: it may be kept, written down
-/// (`Display`, `FromStr`) and continued by another session of the same cluster.
+/// The rest of a scan. A cursor does not tell which pairs were shown, and holds no resources. It can be kept, written
+/// as text (`Display`, `FromStr`), and continued by another session of the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanCursor {
-    /// The parts that are left, the next one last.
+    /// The ranges that are left, in descending order; the next one is the last.
     parts: Vec<ScanRange>,
 }
 
-/// The next read of a scan.
+/// The next step of a scan.
 pub(super) enum ScanStep {
-    /// This subtable, from this slot on.
+    /// Read the slots of this subtable (the first number), from this slot (the second number) on.
     Subtable(u32, u32),
-    /// Nothing is left.
+    /// The scan is done.
     Nothing,
-    /// A part of a subtable that is not split in the view.
+    /// Wait for a newer view, because the next range is a part of a subtable that this view has not split yet.
     Ahead,
 }
 
@@ -68,13 +67,13 @@ impl ScanCursor {
         self.parts.is_empty()
     }
 
-    /// Returns the share of the hash space that is done, from 0 to 1. The part that is under way counts as not done.
+    /// Returns the share of the hash space that is done, from 0 to 1. The range under way counts as not done.
     pub fn progress(&self) -> f64 {
         let left = self.parts.iter().map(|part| 1.0 / (1_u64 << part.depth) as f64);
         1.0 - left.sum::<f64>().min(1.0)
     }
 
-    /// Returns the next read. Divides the next part until it is as deep as its subtable.
+    /// Returns the next step. Halves the next range until it has the depth of its subtable.
     pub(super) fn next(&mut self, view: &View) -> ScanStep {
         loop {
             let Some(part) = self.parts.last() else { return ScanStep::Nothing };
@@ -96,7 +95,7 @@ impl ScanCursor {
         }
     }
 
-    /// Moves the next part on to this slot, or removes it if none of its slots are left.
+    /// Moves the start of the next range to this slot, or removes the range if its subtable has no slots left.
     pub(super) fn advance(&mut self, slot: u32, slots: u64) {
         match self.parts.last_mut() {
             Some(part) if u64::from(slot) < slots => part.slot = slot,
@@ -140,7 +139,8 @@ impl FromStr for ScanCursor {
             text.split(',').filter(|text| !text.is_empty()).map(part).collect();
         let parts =
             parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(ParseCursorError)?;
-        // The first part is the last of the hash space, and each part ends where the one before begins.
+        // The first range of the text ends at the last hash, and each further range ends where the range before it
+        // begins.
         let mut end = 1_u128 << 64;
         for part in &parts {
             let begin = u128::from(part.hash);
@@ -231,11 +231,11 @@ mod tests {
             "0/0/x",
             "0/0/1/2",
             "1/0/0",
-            // Too deep.
+            // The depth exceeds the maximum.
             "0/25/0",
             "0/130/330",
             "0/300/0",
-            // Not up to the end of the hash space, in the wrong order, twice, with a gap.
+            // The ranges do not reach the last hash, are in the wrong order, overlap, or leave a gap.
             "0/1/0",
             "8000000000000000/2/9,c000000000000000/2/7",
             "8000000000000000/1/0,8000000000000000/1/0",

@@ -1,12 +1,12 @@
-//! SEARCH: the slot from the primary, the object from a data replica.
+//! SEARCH: READs the slot on the primary, and the object on one of its replicas.
 //!
-//! With a hint, both are read in one phase ([`Lookup`]). The operation takes effect when the primary slot is read. If
-//! the slot has changed, its word is followed; if that does not lead to the key either, the buckets are read as
-//! without a hint.
+//! With a hint, one phase READs both ([`Lookup`](super::lookup::Lookup)). The operation takes effect when the primary's
+//! slot is read. If the slot shows another word, the next phase follows this word. If that does not lead to the key
+//! either, the buckets are read, as without a hint.
 //!
-//! Only the primary is ever read, unless it is lost or barred ([`backup_reads`](super::backup_reads)), and with one
-//! index replica tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which
-//! one stays.
+//! Slots are only read from the primary, unless it is lost or barred ([`backup_reads`](super::backup_reads)). With one
+//! index replica, readers skip tentative words. So a reader never sees a key twice while two INSERTs of the key decide
+//! which of them remains.
 
 use core::mem;
 
@@ -24,12 +24,12 @@ use crate::store::{Hint, Store};
 use crate::verbs::{Fabric, Span, VerbBatch};
 use crate::view::{SlotRef, View};
 
-/// The result of a SEARCH. Holds the value in the memory into which it was fetched.
+/// The result of a SEARCH. Owns the batch into which the value was READ.
 pub struct SearchResult<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     batch: VerbBatch,
     found: Option<LocatedPair>,
-    /// Whether it was read from backups although there is a primary: then the word may not be committed.
+    /// Whether the slot was read from backups although there is a primary. Then its word is possibly not committed.
     from_backups: bool,
 }
 
@@ -43,13 +43,13 @@ impl<F: Fabric, H: Host> SearchResult<'_, F, H> {
     pub fn redundancy(&self) -> Option<Redundancy> {
         let word = self.found?.place.word;
         let view = self.store.view();
-        // By now the region may be lost.
+        // A newer view has possibly lost the region.
         let (region, _) = view.region_of(word.address())?;
         Some(region.redundancy_of(word))
     }
 
-    /// Returns the key's place for the index cache. `None` if the key does not exist, or was read from backups although
-    /// there is a primary.
+    /// Returns the key's slot and word, for the index cache. Returns `None` if the key does not exist, or if the slot
+    /// was read from backups although there is a primary.
     pub fn hint(&self) -> Option<Hint> {
         self.found.map(|found| found.place).filter(|_| !self.from_backups)
     }
@@ -62,8 +62,8 @@ impl<F: Fabric, H: Host> Drop for SearchResult<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Looks a key up. Takes 1 phase if the hint is right, else 2, and one more if the slot of the hint holds another
-    /// key by now.
+    /// Looks a key up. Takes 1 phase if the hint is right; 2 phases without a hint, or if the hint's slot shows another
+    /// word of the key; 3 or 4 phases if the hint's slot does not lead to the key any more.
     pub async fn search<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -78,7 +78,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             match self.search_now(&mut batch, key, first, &mut cost) {
                 Ok(value) => {
                     self.counters.add_reads(OpKind::Search, &batch);
-                    // Made here and not in `search_now`: it is large.
+                    // Made here and not in `search_now`, because `LocatedPair` is large.
                     let found = Some(LocatedPair { place: first, value });
                     return Ok(SearchResult { store: self, batch, found, from_backups: false });
                 }
@@ -104,9 +104,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the word of a slot on its primary, at a moment since this call began, if a SEARCH of the key would go
-    /// by that; `None` if the word cannot be told. Takes one phase of 8 bytes. A caller that knows for certain which
-    /// pair the word leads to has looked the key up.
+    /// Returns the word that the primary of a slot has shown at a moment since this call began. Returns `None` if a
+    /// SEARCH of the key would not rely on this word, or if the primary did not answer. Takes one phase that READs 8
+    /// bytes. A caller that knows for certain to which pair the word leads needs no SEARCH.
     pub async fn word_in<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -120,8 +120,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// Looks a key up by its hint on an immediate fabric, in one phase, without the overhead of an operation that may
-    /// wait. If that does not find the key, returns the hint for such an operation, and adds the phase to `cost`.
+    /// Looks a key up by its hint, in one phase on an immediate fabric, without the cost of a future. If this does not
+    /// find the key, returns the hint with which an operation has to go on, and adds the phase to `cost`.
     fn search_now(
         &self,
         batch: &mut VerbBatch,
@@ -131,7 +131,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Span, Option<Hint>> {
         let (view, local_epoch) = self.begin();
         let found = self.look_up_now(&view, batch, key, hint, cost);
-        // A session without a valid lease takes the long way, and asks the members.
+        // Without a valid lease, an operation has to go on, which asks the members to vouch.
         let found = found.and_then(|value| {
             if self.has_valid_lease() {
                 return Ok(value);
@@ -143,8 +143,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         found
     }
 
-    /// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if
-    /// any, and counts the phase.
+    /// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if any,
+    /// and adds the phase to `cost`.
     fn look_up_now(
         &self,
         view: &View,
@@ -164,7 +164,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Ok(LookupResult::Found(found)) => return Ok(found.value),
             Ok(LookupResult::Follow(shown)) => Some(shown),
             Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
-            // A node did not answer: the operation that follows finds out, and waits for it.
+            // A node did not answer. The operation that follows gets no answer either, and waits for the node.
             Err(_) => Some(hint),
         };
         cost.add_batch(batch);

@@ -1,21 +1,21 @@
 //! SEARCH of many keys in shared phases.
 //!
-//! A *round* takes as many of the keys as one batch may ask for. In its first phase the keys with a hint read slot
-//! and object, and the others read their buckets, on any number of memory nodes. If anything is left open, a second
-//! phase follows slots that have changed, and reads the candidates of the buckets. A key that has no answer then goes
-//! into a later round:
+//! A *round* looks up as many of the keys as fit into one batch. Its first phase READs slot and object of each key with
+//! a hint, and the buckets of the other keys, on any number of memory nodes. If some keys have no answer yet, a second
+//! phase READs the objects of words that slots have shown instead of the hint's, and those of the candidates in the
+//! buckets. A key that still has no answer goes into a later round:
 //!
-//! * A key whose hint led to another key, or whose object was replaced under the reader, is looked up by its buckets,
-//!   and after [`MAX_MISSES`] such rounds alone.
-//! * A key whose candidates did not fit into the second phase is in the next round again. A single candidate is its
-//!   hint there.
-//! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked up alone,
-//!   which waits until the view does without the node; the others are in the next round again.
+//! * If the key's hint led to another key, or the key's object was replaced while it was read, the key is looked up by
+//!   its buckets. If its place proves wrong in [`MAX_MISSES`] rounds, the key is looked up alone, by a SEARCH.
+//! * If the key's candidates did not fit into the second phase, the key is in the next round again. If it had a single
+//!   candidate, that is its hint there.
+//! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked up alone, by a
+//!   SEARCH that waits until the view no longer has the node. The other keys are in the next round again.
 //!
-//! Every key takes effect by itself, when its primary slot is read: two keys need not be read at the same moment.
-//! Every round is an operation of its own, so a long list holds up neither view changes nor the reuse of memory. The
-//! results of a round are shown after its end, when nothing is pinned: the callback may take its time, and use the
-//! store.
+//! Each key's lookup takes effect when the key's primary slot is read, so two keys are possibly read at different
+//! moments. Every round is an operation of its own, so a long list delays neither view changes nor the reuse of memory.
+//! The results of a round are shown after its end, when nothing is pinned. So the callback can take long, and can use
+//! the store.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -32,34 +32,34 @@ use crate::stats::{Cost, OpKind};
 use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket, VerbBatch, VerbError};
 
-/// Bytes that one batch fetches at most, unless a single key has more.
+/// The number of bytes that one batch fetches at most, unless a single key needs more.
 const MAX_BYTES: u64 = 2 << 20;
-/// Rounds in which a key's place may turn out to be wrong before the key is looked up alone.
+/// The number of rounds in which a key's place proves wrong before the key is looked up alone.
 const MAX_MISSES: u8 = 2;
 /// Bytes of a batch's memory that the READ of a slot takes, with alignment.
 const SLOT_BYTES: u64 = 64;
 
-/// A key to look up, with what the cache knows of it.
+/// A key to look up, with its hint from the index cache.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchKey<'k> {
     /// The key.
     pub key: Key<'k>,
-    /// The place where it was last seen.
+    /// The slot and word where the key was last seen, if the cache has them.
     pub hint: Option<Hint>,
 }
 
 /// A key without an answer.
 #[derive(Clone, Copy)]
 struct PendingKey<'k> {
-    /// Its position in the list.
+    /// The key's position in the caller's list.
     at: usize,
     key: Key<'k>,
     hint: Option<Hint>,
-    /// Rounds in which its place was wrong.
+    /// The number of rounds in which the key's place was wrong.
     misses: u8,
 }
 
-/// A key, with the READs of the first phase for it.
+/// A key, with the READs that the first phase has posted for it.
 struct AskedKey<'k> {
     pending: PendingKey<'k>,
     reads: FirstPhaseReads,
@@ -71,7 +71,7 @@ enum FirstPhaseSource {
     Buckets(Buckets),
 }
 
-/// The room in a batch that READs take.
+/// The room that READs take in a batch.
 #[derive(Clone, Copy)]
 struct ReadCost {
     bytes: u64,
@@ -90,18 +90,18 @@ struct FollowedKey<'k> {
     candidates: KeyCandidates,
 }
 
-/// Places that may have a key.
+/// The slots whose words possibly lead to a key.
 struct KeyCandidates {
     places: Vec<Hint>,
-    /// If none of them has the key, it does not exist.
+    /// Whether these are all such slots: then the key does not exist if none of them has it.
     are_all: bool,
 }
 
-/// A key, with the READs of the second phase for it.
+/// A key, with the READs that the second phase has posted for it.
 struct CandidateReads<'k> {
     pending: PendingKey<'k>,
     lookups: Vec<Lookup>,
-    /// If none of them finds the key, it does not exist.
+    /// Whether these cover all slots of the key: then the key does not exist if none of them finds it.
     are_all: bool,
 }
 
@@ -112,13 +112,13 @@ enum KeyOutcome {
     Follow(KeyCandidates),
     /// The place of the key was wrong.
     Missed,
-    /// The batch had no room for the key's objects.
+    /// The batch had no room for the key's objects. Contains the key's hint for the next round, if any.
     NoRoom(Option<Hint>),
     /// A word that may be the key's leads to no object of the view: a lookup of the key alone finds out why.
     Broken,
     /// The key's slots have to be read from backups, in a lookup of the key alone.
     NeedsBackups,
-    /// The key waits for a memory node, or for a primary.
+    /// A memory node did not answer, or the subtable has no primary: the key has to wait.
     Waits,
 }
 
@@ -130,10 +130,10 @@ struct KeyAnswer {
     place: Option<Hint>,
 }
 
-/// The results of a round, by its phases.
+/// The results of a round, separately for its two phases.
 #[derive(Default)]
 struct PhaseAnswers {
-    /// The batch of the first phase, if there was a second phase, for which the operation has another one.
+    /// The batch of the first phase. Set when the second phase begins, because that one uses another batch.
     first_batch: Option<VerbBatch>,
     first: Vec<KeyAnswer>,
     second: Vec<KeyAnswer>,
@@ -146,7 +146,7 @@ impl PhaseAnswers {
         if is_second { &mut self.second } else { &mut self.first }.push(answer);
     }
 
-    /// Passes the results to `found`; `last` is the operation's batch.
+    /// Passes the results to `found`; `last` is the batch of the latest phase.
     fn show(&self, last: &VerbBatch, found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>)) {
         let first = self.first_batch.as_ref().unwrap_or(last);
         let phases = [(first, &self.first), (last, &self.second)];
@@ -158,7 +158,7 @@ impl PhaseAnswers {
     }
 }
 
-/// The keys that a round has not answered.
+/// The keys that a round has not answered: for the next round, for a SEARCH alone, or waiting for a node or primary.
 #[derive(Default)]
 struct UnansweredKeys<'k> {
     again: Vec<PendingKey<'k>>,
@@ -184,13 +184,13 @@ impl<'k> UnansweredKeys<'k> {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value (`None` if the key
-    /// does not exist) and its place for the cache. `found` may use the store.
+    /// Looks up `keys` and calls `found` once for each key, in any order, with the key's position in `keys`, its value
+    /// (`None` if the key does not exist), and its hint for the cache. `found` can use the store.
     ///
-    /// Up to 512 keys, and 2 MiB of objects, share their phases, on any number of memory nodes: 1 phase if all hints
-    /// are right; 2 if some are missing, or their slots have changed; 4 if the slot of a hint went to another key.
-    /// Counted as one [`OpKind::SearchMany`]; keys that come to be looked up alone count as [`OpKind::Search`] in
-    /// addition.
+    /// Up to 512 keys, with 2 MiB of objects, share their phases, on any number of memory nodes: 1 phase if all hints
+    /// are right; 2 if keys have no hint, or their slots show other words; 4 if the slot of a hint went to another key.
+    /// All phases count as one [`OpKind::SearchMany`]; each key that is looked up alone also counts as an
+    /// [`OpKind::Search`].
     pub async fn search_many(
         &self,
         keys: &[SearchKey<'_>],
@@ -231,7 +231,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             result?;
             let UnansweredKeys { again, alone, waiting } = unanswered;
             pending.extend(again);
-            // The first one waits; when it has its answer, the others need not wait any more.
+            // Only the first key waits, in a SEARCH. When it has its answer, the other keys need not wait any more.
             let (first, others) = waiting.split_at(waiting.len().min(1));
             for key in alone.iter().chain(first) {
                 let searched = self.search(key.key, key.hint).await?;
@@ -251,18 +251,19 @@ struct SearchRound<'o, 's, 'k, F: Fabric, H: Host> {
 }
 
 impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
-    /// Executes the round for the first of the keys: one phase, or two.
+    /// Executes a round for the first of the pending keys, as many as fit: one phase, or two.
     async fn run(&mut self, pending: &mut VecDeque<PendingKey<'k>>) -> Result<(), Error> {
         let asked = self.post_first(pending);
         if asked.is_empty() {
             return Ok(());
         }
-        // If verbs are accesses to memory, the accesses of all keys overlap in this way.
+        // If verbs are memory accesses, prefetching makes the accesses of all keys overlap.
         for verb in self.op.batch.verbs() {
             self.op.store.fabric.prefetch(verb.node, verb.offset);
         }
         self.op.phase().await;
-        // This counts for the second phase as well: the members vouch for the time since the round began.
+        // The second phase needs no further question: all slots are read in the first phase, and the lookups take
+        // effect there.
         let keys = asked.iter().map(|asked| asked.pending.key);
         if !removed(Mutant::ManyReadUnheard) && !self.op.are_vouched_for(keys).await? {
             self.unanswered.again.extend(asked.into_iter().map(|asked| asked.pending));
@@ -280,7 +281,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         if followed.is_empty() {
             return Ok(());
         }
-        // The values that were found stay in the first batch.
+        // The values that were found stay in the first batch, so the second phase gets another one.
         let next = self.op.store.batch();
         self.answers.first_batch = Some(mem::replace(&mut self.op.batch, next));
         let asked = self.post_second(followed);
@@ -294,7 +295,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         Ok(())
     }
 
-    /// Posts the first phase for as many keys as fit, at least for one, and takes them off the list.
+    /// Posts the first phase for as many keys as fit, at least one, and removes them from the list.
     fn post_first(&mut self, pending: &mut VecDeque<PendingKey<'k>>) -> Vec<AskedKey<'k>> {
         let mut asked = Vec::with_capacity(pending.len().min(MAX_BATCH_VERBS / 2));
         self.op.batch.clear();
@@ -336,7 +337,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         Ok(FirstPhaseReads::Buckets { buckets, tickets })
     }
 
-    /// Returns whether the batch has room for these READs too. An empty batch has room for everything.
+    /// Returns whether the batch has room for these READs, too. An empty batch has room for any READs.
     fn has_room(&self, cost: ReadCost) -> bool {
         let posted = self.op.batch.verbs().len();
         let staged = self.op.batch.staged_bytes() as u64;
@@ -386,8 +387,8 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         Ok(KeyOutcome::Follow(KeyCandidates { places, are_all: true }))
     }
 
-    /// Takes the answers of all lookups of one key in this phase. If they are of `all` places that may have the key,
-    /// and all objects are other keys', the key does not exist.
+    /// Evaluates all lookups of one key in this phase. `all` says that they cover every slot where the key can be: then
+    /// the key does not exist if all objects are other keys'.
     fn after_lookups(
         &mut self,
         pending: PendingKey<'k>,
@@ -421,7 +422,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         KeyOutcome::Answered
     }
 
-    /// Has the key wait for a node that did not answer; every other failure ends the operation.
+    /// Returns [`KeyOutcome::Waits`] if a node did not answer. Any other failure ends the operation.
     fn after_failure(&self, failure: FailedVerb) -> Result<KeyOutcome, Error> {
         if failure.error == VerbError::Unreachable {
             Ok(KeyOutcome::Waits)

@@ -1,20 +1,20 @@
-//! Steered READs: a *doubted* hint leads to its slot, and a switch on the way may know the object to which the slot
-//! leads.
+//! Steered READs: a second READ of the slot of a *doubted* hint, which a switch on the way can redirect to the object
+//! that the slot leads to.
 //!
 //! ```text
 //! READ the slot on its primary; steered READ of that slot        (1 phase instead of 2)
 //! ```
 //!
-//! A steered READ may bring any bytes. They count if they are what the next phase would READ: the whole object of the
-//! word that the same phase has shown, with this identity under a good CRC, with the key that is looked for, in a
-//! region that has a replica beside the primary. An object is written once, and while the operation is pinned no
-//! other object gets its identity. Of an earlier life with the same identity nothing is left on a node that has the
-//! region, since the node zeroes what it releases, and has one extent of a region at a time. So it does not matter
-//! where the READ went, nor when: these bytes are that object. If it brings anything else, the operation goes on as
-//! if it had READ the slot alone. (`spec/Steered.tla`)
+//! A steered READ can return any bytes. The session uses them only if they are what the next phase would READ: the
+//! whole object of the word that the same phase has shown, with this word's identity and a good CRC, with the wanted
+//! key, in a region that has a replica on the slot's node. An object is written once, and while the operation is pinned
+//! no other object gets its identity. No bytes are left of an earlier object with the same identity, because a node
+//! zeroes the memory that it releases, and has only one extent of a region at a time. So the bytes are that object,
+//! wherever and whenever they were read. If the READ returns anything else, the operation goes on as if it had only
+//! READ the slot (`spec/Steered.tla`).
 //!
-//! A session uses steered READs as long as they are worth it. When too few of the last ones brought the object, it
-//! stops for a while, and looks for keys with doubted hints in the index, as without a switch.
+//! A session uses steered READs as long as they are worth their cost. If too few of the latest ones brought the object,
+//! the session stops using them for a while, and ignores doubted hints, as without a switch.
 
 use core::cell::Cell;
 
@@ -27,25 +27,25 @@ use crate::store::{Hint, Store};
 use crate::verbs::{Fabric, FailedVerb, Span, Ticket, VerbBatch, VerbError};
 use crate::view::View;
 
-/// The number of steered READs after which a session decides whether they are worth it.
+/// The number of steered READs after which a session decides whether it goes on with them.
 const ROUND: u32 = 64;
-/// They are worth it if at least this many of them brought the object.
+/// The smallest number of steered READs, of these [`ROUND`], that have to bring their object.
 const WORTH: u32 = ROUND / 4;
-/// Otherwise the session does without, this many times.
+/// The number of doubted hints that the session then ignores.
 const WITHOUT: u32 = 16 * ROUND;
 
-/// Results of steered READs.
+/// Counts of a session's steered READs.
 #[derive(Debug, Default)]
 pub(super) struct Steering {
-    /// Steered READs since the last decision.
+    /// The number of steered READs since the latest decision.
     tried: Cell<u32>,
     brought: Cell<u32>,
-    /// Times for which the session still does without.
+    /// The number of doubted hints that the session is still going to ignore.
     without: Cell<u32>,
 }
 
 impl Steering {
-    /// Returns whether the next one is worth it; if not, counts that the session does without it.
+    /// Returns whether to use a steered READ for the next doubted hint. If not, counts this hint as ignored.
     fn takes_turn(&self) -> bool {
         let left = self.without.get();
         self.without.set(left.saturating_sub(1));
@@ -67,8 +67,8 @@ impl Steering {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether a hint that is likely to be wrong should be given all the same, as
-    /// [likely stale](crate::store::HintTrust::LikelyStale).
+    /// Returns whether the caller should pass a hint that is probably wrong to the next operation, as [likely
+    /// stale](crate::store::HintTrust::LikelyStale), and not omit it.
     #[inline]
     pub fn asks_switches(&self) -> bool {
         self.fabric.may_steer() && self.reads.steering.takes_turn()
@@ -80,8 +80,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 pub(in crate::store) struct SteeredRead(Ticket);
 
 impl SteeredRead {
-    /// Posts a READ of as many bytes as the hint's object has, which may be steered to the object that the slot leads
-    /// to.
+    /// Posts a READ from the hint's slot on, as long as the hint's object, which a switch can redirect to the slot's
+    /// object.
     pub fn post(target: &HintTarget, batch: &mut VerbBatch) -> SteeredRead {
         SteeredRead(batch.steered(
             target.slot.node,
@@ -90,7 +90,8 @@ impl SteeredRead {
         ))
     }
 
-    /// Returns the value that it has brought, if that is the key's, in the object of the word that the slot has shown.
+    /// Returns the value that the READ has brought, if it has brought the whole object of the shown word, with this
+    /// key.
     #[cold]
     pub fn value<F: Fabric, H: Host>(
         self,
@@ -102,12 +103,12 @@ impl SteeredRead {
     ) -> Result<Option<Span>, FailedVerb> {
         let bytes = match batch.data_span(self.0) {
             Ok(span) => Some(span),
-            // The READ was steered beyond the pool, or would have gone beyond it from the slot.
+            // The READ would have gone beyond the pool, at the address to which it was steered, or at the slot's.
             Err(failure) if failure.error == VerbError::OutOfBounds => None,
             Err(failure) => return Err(failure),
         };
         let target = HintTarget::new(view, &store.silent, shown, key);
-        // The place where the object is READ without a switch.
+        // Only an object that lies whole on the slot's node can be steered to.
         let target = target.filter(|target| target.is_beside_its_slot());
         let brought = match (bytes, target) {
             (Some(bytes), Some(target)) => {

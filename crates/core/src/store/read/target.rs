@@ -1,6 +1,7 @@
-//! The targets of slot words and of hints: replicas of objects.
+//! The places to READ for slot words and hints.
 //!
-//! Words come from memory that others write, hints from a cache: neither is certain to be right.
+//! Slot words come from memory that other sessions write, and hints come from a cache, so neither is certain to be
+//! right.
 
 use crate::data::Fetch;
 use crate::host::Host;
@@ -12,13 +13,13 @@ use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket, VerbBatch};
 use crate::view::{PoolPlace, SlotRef, View};
 
-/// Returns whether a word of the primary may refer to the key.
+/// Returns whether a word that the primary shows possibly refers to the key.
 #[inline]
 pub(in crate::store) fn may_hold(word: Slot, key: Key<'_>) -> bool {
     !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
 }
 
-/// Returns those slots of a key that may refer to it, as a writer sees them.
+/// Returns the slots that possibly refer to the key. Skips tentative words, as a writer does.
 pub(in crate::store) fn live(words: &BucketWords) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
     let shown = removed(Mutant::WritersSeeTentative);
     words.matching().filter(move |(_, w)| !w.is_tentative() || shown)
@@ -31,8 +32,8 @@ pub(in crate::store) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
     word.class().filter(|class| view.geometry.has_class(*class))
 }
 
-/// Returns the replica from which an object of this class is read: the one on this node if there is one
-/// ([`data`](crate::data)). `None` if there can be no such object.
+/// Returns the replica from which an object of this class is read: the one on the node `near`, if there is one
+/// ([`data`](crate::data)). Returns `None` if there can be no such object.
 #[inline]
 pub(in crate::store) fn replica(
     view: &View,
@@ -58,7 +59,7 @@ pub(in crate::store) struct HintTarget {
 }
 
 impl HintTarget {
-    /// Returns the target of a hint; `None` if the hint cannot be right at all.
+    /// Returns the target of a hint; `None` if the hint is certainly wrong.
     pub fn new(view: &View, silent: &SilentNodes, hint: Hint, key: Key<'_>) -> Option<HintTarget> {
         let is_possible = view.has_slot(hint.slot)
             && !view.is_without_primary(hint.slot.subtable)
@@ -71,8 +72,8 @@ impl HintTarget {
         Some(HintTarget { hint, slot, object, class, is_whole })
     }
 
-    /// Returns the target of a hint for a reader; `None` if the hint cannot be right, or the slot is not read from
-    /// its primary.
+    /// Returns the target of a hint for a reader; `None` if the hint is certainly wrong, or if its slot is read from
+    /// backups.
     #[inline]
     pub fn of_reader<F: Fabric, H: Host>(
         op: &StoreOp<'_, F, H>,
@@ -88,7 +89,7 @@ impl HintTarget {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
-    /// Posts the READs for the value.
+    /// Posts the READs for the value of the object.
     #[inline]
     pub fn fetch(&self, view: &View, silent: &SilentNodes, batch: &mut VerbBatch) -> Fetch {
         if self.is_whole {
@@ -105,7 +106,7 @@ impl HintTarget {
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
-    /// Returns the bytes of the object, if one READ brings all of it.
+    /// Returns the size of the object, if one READ brings the whole object.
     #[inline]
     pub fn whole_bytes(&self) -> Option<u64> {
         self.is_whole.then(|| self.class.bytes())
@@ -116,7 +117,7 @@ impl HintTarget {
         self.is_whole && self.object.node == self.slot.node
     }
 
-    /// Posts the READ of everything at the place where the key is read.
+    /// Posts the READ of the object's replica, or of the whole chunk that shows its key.
     pub fn read_object(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
     }

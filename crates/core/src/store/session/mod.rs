@@ -1,13 +1,16 @@
-//! The part that an operation has in its session: its view and epoch, its traces, and the answers that count.
+//! The relation of an operation to its session: its view and epoch, its traces, and the validity of its results.
 //!
-//! The order of calls, over the life of an operation:
+//! The session owns [`LocalEpochs`], [`SilentNodes`] and [`VouchRequests`]; each operation owns an [`OperationPin`]
+//! with its traces. The order of calls, over the life of an operation:
 //!
 //! 1. The operation begins *pinned* in the newest view and epoch ([`pinned`]).
-//! 2. Before it posts verbs for a key, it waits until the key's subtable may be read or written ([`resolve`]).
-//! 3. Each phase notes which memory nodes did not answer ([`silent_nodes`]), and what may still execute ([`traces`]).
-//! 4. An answer that depends on READs alone counts when the members *vouch* for it ([`vouch`]).
+//! 2. Before it posts verbs for a key, it waits until the key's subtable can be read or written ([`resolve`]).
+//! 3. Each phase notes which memory nodes did not answer ([`silent_nodes`]), and which verbs can still execute
+//!    ([`traces`]).
+//! 4. A result that depends on READs alone is valid if the session has a valid lease or the members *vouch*
+//!    ([`vouch`]).
 //! 5. A write whose outcome is unknown is *suspended*, and *resolved* in a newer view ([`resolve`]).
-//! 6. At the end the operation is unpinned. If it has left a write half-way it stays pinned, and its session is to be
+//! 6. At the end the operation is unpinned. If it has left a write half-way, it stays pinned, and its session has to be
 //!    recovered.
 
 mod pinned;

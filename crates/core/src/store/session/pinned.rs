@@ -1,16 +1,16 @@
 //! The pins of a session's operations: the view and the epoch in which each one runs.
 //!
-//! An operation is *pinned* from the moment at which it may post verbs until it will post none any more, and none
-//! that it has posted can still execute. A local epoch stands for a view and an epoch; every operation begins in the
-//! newest one. The session publishes the oldest local epoch that counts (`Epochs::publish`). View changes wait for it
+//! An operation is *pinned* from before it posts its first verb until it posts no more verbs and none of its verbs can
+//! still execute. It is pinned in a *local epoch*, which stands for a view and an epoch. The session publishes the
+//! oldest local epoch in which an operation is pinned (`Epochs::publish`). View changes wait for that
 //! ([`change`](crate::view::change)), and so does the reuse of freed objects
 //! ([`reclaim`](crate::store::memory::reclaim)). So an operation
 //!
-//! * begins at the newest local epoch: it publishes that first, and looks for a newer one afterwards;
-//! * is not pinned while it waits to begin, e.g. for the end of a change;
-//! * stays pinned for ever if it was dropped or failed after its first CAS, or before a WRITE was answered. Its verbs
-//!   may still be on their way, so this session has to be fenced before the view changes, and before another session
-//!   has its blocks.
+//! * begins in the newest local epoch: it publishes that one first, and checks afterwards whether there is a newer one;
+//! * is not pinned while it waits to begin, for example for the end of a change;
+//! * stays pinned forever if it was dropped or failed after its first CAS, or before a WRITE was answered. Its verbs
+//!   can still execute, so this session has to be fenced before the view changes, and before another session gets its
+//!   blocks.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -31,10 +31,10 @@ pub(in crate::store) type ViewRef = Rc<Arc<View>>;
 /// The number of pinned operations of a session in each local epoch.
 #[derive(Debug, Default)]
 pub(in crate::store) struct LocalEpochs {
-    /// Local epochs with the number of their operations; the oldest first. Seldom more than one entry.
+    /// Local epochs with the number of operations pinned in each, the oldest first. Seldom more than one entry.
     pinned: RefCell<Vec<(u64, usize)>>,
     suspended: Cell<usize>,
-    /// Whether an operation stays pinned for ever, since it was left half-way.
+    /// Whether an operation stays pinned forever, because it was left half-way.
     half_way: Cell<bool>,
 }
 
@@ -43,7 +43,7 @@ impl LocalEpochs {
         self.pinned.borrow().first().map(|(local_epoch, _)| *local_epoch)
     }
 
-    /// Whether anything is pinned or suspended.
+    /// Returns whether any operation is pinned or suspended.
     pub(in crate::store) fn has_pinned_or_suspended(&self) -> bool {
         self.oldest().is_some() || self.suspended.get() > 0
     }
@@ -53,7 +53,7 @@ impl LocalEpochs {
         self.half_way.get()
     }
 
-    /// Adds an operation. Returns whether the oldest local epoch changed.
+    /// Adds an operation that is pinned in this local epoch. Returns whether the oldest local epoch has changed.
     fn begin(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
         match pinned.last_mut() {
@@ -61,7 +61,7 @@ impl LocalEpochs {
                 *count += 1;
                 false
             }
-            // Local epochs never go back, and operations begin at the newest.
+            // Local epochs only grow, and operations begin in the newest one.
             _ => {
                 pinned.push((local_epoch, 1));
                 pinned.len() == 1
@@ -69,7 +69,7 @@ impl LocalEpochs {
         }
     }
 
-    /// Removes an operation. Returns whether the oldest local epoch changed.
+    /// Removes an operation that was pinned in this local epoch. Returns whether the oldest local epoch has changed.
     #[inline]
     fn end(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
@@ -106,7 +106,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.view.borrow().clone()
     }
 
-    /// Takes the newest view that has come.
+    /// Follows the newest view that has come, if it is newer than the session's.
     pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
@@ -114,7 +114,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// In a function of its own, so that operations that find no newer view do not pay for it.
+    /// Cold and not inlined, so that operations that find no newer view do not pay for it.
     #[cold]
     fn follow(&self, newer: Arc<View>) {
         if newer.regions.iter().any(|region| !region.is_there()) {
@@ -124,7 +124,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         *self.view.borrow_mut() = Rc::new(newer);
     }
 
-    /// Pins an operation in the newest local epoch, and returns that with its view, or a newer view.
+    /// Pins an operation in the newest local epoch. Returns the view of this local epoch, or a newer one, and the local
+    /// epoch.
     pub(in crate::store) fn begin(&self) -> (ViewRef, u64) {
         loop {
             let local_epoch = self.host.local_epoch();
@@ -134,8 +135,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 self.publish();
             }
             self.host.note_pinned(local_epoch);
-            // The local epoch was published before this look. So either a newer local epoch is seen here, or its
-            // maker sees that this operation is pinned in an older one.
+            // The local epoch was published before this comparison. So if a newer local epoch begins, either it is seen
+            // here, or the thread that begins it sees that this operation is pinned in an older one.
             if self.host.local_epoch() == local_epoch {
                 return (view, local_epoch);
             }
@@ -143,7 +144,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the epoch for operations to remember; 0 if the fabric is immediate, where they remember none.
+    /// Returns the epoch for this session's hints; 0 on an immediate fabric, where hints contain no epoch.
     fn epoch(&self) -> u64 {
         if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
     }
@@ -160,17 +161,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// The pin of an operation, with the traces that the operation has left.
 pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    /// The local epoch in which it is pinned, if it is.
+    /// The local epoch in which the operation is pinned; `None` if it is not pinned.
     local_epoch: Option<u64>,
-    /// The newest epoch that the session knew then; 0 if the fabric is immediate.
+    /// The newest epoch that the session knew when the operation was pinned; 0 on an immediate fabric.
     epoch: u64,
     /// The traces that the operation has left.
     pub traces: OperationTraces,
-    /// Whether the attempt has an object that is neither ended nor given back.
+    /// Whether the present attempt has an object whose use has not ended.
     has_object: bool,
     /// Whether the operation was suspended, and its write is not resolved yet.
     suspended: bool,
-    /// The hold on the memory that it frees then, if it had posted its commit.
+    /// The hold of a suspended write on the memory whose word it has possibly replaced.
     held: Option<MemoryHold>,
 }
 
@@ -202,7 +203,8 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.local_epoch.map(|_| self.epoch)
     }
 
-    /// Unpins the operation: until it is pinned again it posts nothing, and nothing of it is on its way.
+    /// Unpins the operation. Until it is pinned again it posts no verbs, and none of its earlier verbs can execute any
+    /// more.
     pub fn pause(&mut self) {
         if let Some(local_epoch) = self.local_epoch.take() {
             self.store.end(local_epoch);
@@ -220,8 +222,8 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         view
     }
 
-    /// Unpins the operation while its write is yet to be resolved. If the write may have `replaced` a word, it holds
-    /// the memory that the word kept: this is published before the operation is unpinned.
+    /// Unpins the operation until its write is resolved. If the write has possibly `replaced` a word, it holds the
+    /// memory that this word protected; the hold is published before the operation is unpinned.
     pub fn suspend(&mut self, replaced: bool) {
         if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
             self.held = Some(self.store.hold(since));
@@ -238,8 +240,8 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.store.publish();
     }
 
-    /// Returns whether the operation must not free the memory that it holds: while it was suspended that was left to
-    /// a comparison.
+    /// Returns whether the operation must not free the memory that it holds, because this memory was left to a
+    /// comparison while the operation was suspended.
     pub fn has_lost_hold(&self) -> bool {
         self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
     }
@@ -249,13 +251,13 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.has_object = true;
     }
 
-    /// Notes that the attempt's object is ended, or given back.
+    /// Notes that the use of the attempt's object has ended.
     #[inline]
     pub fn end_object(&mut self) {
         self.has_object = false;
     }
 
-    /// Ends the hold: the memory is freed, or left alone.
+    /// Ends the hold, if there is one, after the memory was freed or left alone.
     pub fn end_hold(&mut self) {
         if let Some(hold) = self.held.take() {
             self.store.end_hold(&hold);
@@ -275,7 +277,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
 
 impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
     fn drop(&mut self) {
-        // The operation stays pinned then, so that no memory that it knows of is reused.
+        // An operation with such an object stays pinned, so that no memory that it knows is reused.
         let keeps_object = guard(Mutant::DroppedAttemptsKeepObjects, self.has_object);
         if self.traces.is_in_doubt() || keeps_object {
             self.store.local_epochs.half_way.set(true);
@@ -288,7 +290,7 @@ impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
+    /// Returns the trust in a hint that contains a word that this operation has just seen ([`Hint::seen`]).
     pub(in crate::store) fn seen(&self) -> HintTrust {
         let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
         since.map_or(HintTrust::Unverified, HintTrust::FreshSince)

@@ -1,30 +1,32 @@
 //! Operations and view changes: the wait for a change, and the resolution of a write that was suspended by one.
 //!
-//! A write is suspended when a memory node does not answer, or when it waits for another writer in a subtable that is
-//! being changed: that writer may be dead, and is recovered only after the change. The suspended write knows its last
-//! [`AttemptStep`]. When the change has made the replicas equal, and before any session may write to the slot again, it
-//! looks at its slot:
+//! A write is suspended when a memory node does not answer it. It is also suspended when it waits for another writer in
+//! a subtable that is being changed, because that writer is possibly dead, and is recovered only after the change. The
+//! suspended write knows its last [`AttemptStep`]. When the change has made the replicas equal, and before any session
+//! is allowed to write to the slot again, the write READs its slot:
 //!
 //! | last step | slot | result |
 //! |---|---|---|
 //! | no CAS posted | – | starts again |
-//! | withdrawal | any | starts again: its word was never live |
-//! | commit posted | – | is done: its word stood on all backups, hence was chosen |
+//! | withdrawal | any | starts again: no reader has seen its word |
+//! | commit posted | – | is done: its word was on all backups, so the change has chosen it |
 //! | speculated, competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser, and starts again |
 //!
-//! A loser would have taken effect just before its winner. But others may have read the winner's word before the
-//! loser began (`backup_reads`), the round of a speculative write may have been over by then, and a Move has
-//! overwritten no write ([`round`](crate::store::write::round), rule L).
+//! Without a change, a losing UPDATE takes effect right before its winner. A suspended one starts again, for three
+//! reasons: other sessions have possibly read the winner's word before the loser began (`backup_reads`); the round of a
+//! speculative write was possibly over by then; and a Move has overwritten no write
+//! ([`round`](crate::store::write::round), rule L).
 //!
-//! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word may have given
-//! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
-//! object. A comparison ends only when the bits are set, or revoked, of all objects that were freed by operations which
-//! had begun before it had READ the index. So the write *holds* what it may have replaced, from before it is suspended
-//! until it has freed it ([`reclaim`](crate::store::memory::reclaim)). If the bits that wait are revoked meanwhile,
-//! the write leaves the object to the comparison. A writer that has posted no commit need not hold anything: as long
-//! as the view lasts the old word stands, and the own object lies in a block with a write under way.
+//! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word was possibly
+//! replaced while the write was still pinned, and a comparison with the index has possibly found that no slot leads to
+//! the old object. The write and the comparison must not both free this object. A comparison ends only when the free
+//! bits of all objects are set, or revoked, that were freed by operations which had begun before the index was READ. So
+//! the write *holds* the object that it has possibly replaced, from before it is suspended until it has freed the
+//! object ([`reclaim`](crate::store::memory::reclaim)). If the waiting bits are revoked meanwhile, the write leaves the
+//! object to the comparison. A write that has posted no commit need not hold anything: as long as the view lasts, the
+//! slot shows the old word, and the write's own object is in a block with a write under way.
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -40,7 +42,7 @@ use crate::view::change::ChangeStage;
 const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Waits until the key's subtable may be written. Then the operation is pinned by the newest view.
+    /// Waits until the key's subtable can be written. Then the operation is pinned by the newest view.
     pub(in crate::store) async fn await_writable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -53,7 +55,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Returns whether the key's subtable may be written by the view that the operation is pinned by.
+    /// Returns whether the key's subtable can be written in the view by which the operation is pinned.
     pub(in crate::store) fn may_write_now(&self, key: Key<'_>) -> bool {
         let held_back = self.view.holds_objects_back();
         let held_back = guard(Mutant::WritesBesideLostReplicas, held_back);
@@ -61,7 +63,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         passes(Mutant::WritesWhileFrozen, !waits)
     }
 
-    /// Waits until the key's subtable may be read. Then the operation is pinned by the newest view.
+    /// Waits until the key's subtable can be read. Then the operation is pinned by the newest view.
     pub(in crate::store) async fn await_readable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -77,15 +79,16 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits, after a read had no answer from a node, until the node is not a member of the view any more.
+    /// Waits, after `node` did not answer a READ, until the node is not a member of the newest view any more. Fails
+    /// with `error` if that takes too long.
     pub(in crate::store) async fn read_without(
         &mut self,
         node: MnId,
         error: Error,
     ) -> Result<(), Error> {
         if self.pin.traces.is_in_doubt() {
-            // A replica there was being repaired. As for a writer, it must be certain that no verb of the repair
-            // executes any more.
+            // The operation was repairing a replica. As after a write, it must be certain that no verb of the repair
+            // can execute any more.
             self.await_switch(None, &error).await?;
             self.pin.traces.clear_posted();
             return Ok(());
@@ -121,8 +124,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.store.view.borrow().number > self.view.number
     }
 
-    /// Resolves an attempt that was suspended: by a node that did not answer, or in its wait for another writer.
-    /// `error` is the result if the view does not change.
+    /// Resolves an attempt that was suspended because a node did not answer, or while it waited for another writer.
+    /// Fails with `error` if the view does not change in time.
     pub(in crate::store) async fn resolve(
         &mut self,
         attempt: &Attempt<'_>,
@@ -136,15 +139,16 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 | AttemptStep::Looking(_)
                 | AttemptStep::Mentioned => Ok(AttemptEnd::Retry),
                 AttemptStep::Committing(round, _) => {
-                    // If the word was replaced in place, its copies are freed with the attempt's.
+                    // After a Move in place the object stays in use; the end of the attempt frees the old word's
+                    // copies.
                     if guard(Mutant::ResolvedFreesNothing, !round.is_in_place()) {
                         self.free(round.old);
                     }
                     Ok(AttemptEnd::Done(live(round, round.own)))
                 }
                 AttemptStep::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
-                    // Only a primary that is the last replica left, and had not been asked yet, still shows the old
-                    // word.
+                    // The slot shows the old word only if the primary is the last replica left and has not got the
+                    // withdrawal's CAS.
                     let is_old = word == round.old;
                     if !removed(Mutant::ResolvedFreesNothing) {
                         self.free(if is_old { round.own.withdrawn() } else { round.old });
@@ -157,9 +161,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 | AttemptStep::Confirming(round, ..)
                 | AttemptStep::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
-                        // All replicas hold this word. If it has the own identity, the old object is free. Else the
-                        // own object is free; the old one is still kept, or is freed by the writer that replaced its
-                        // word.
+                        // All replicas show this word. If it has the own identity, the old object is free. Otherwise
+                        // the own object is free; the old object is still in the slot, or is freed by the writer that
+                        // replaced its word.
                         let is_own = word.identity() == round.own.identity();
                         if !round.is_in_place() {
                             self.free(if is_own { round.old } else { round.own.withdrawn() });
@@ -186,8 +190,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits for a view by which a suspended attempt at this step, if there is one, can be resolved, and pins the
-    /// operation by that view.
+    /// Waits for a view in which an attempt that was suspended at `step` can be resolved, and pins the operation by
+    /// that view. Without a step, waits only until no verb of the operation can execute any more. Fails with `error` if
+    /// that takes too long.
     async fn await_switch(
         &mut self,
         step: Option<&AttemptStep>,
@@ -201,7 +206,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         loop {
             let newest = self.store.newest_view();
-            // Verbs that were posted to a member may still execute there.
+            // While a node is a member, verbs that were posted to it can still execute.
             let is_over = self.pin.traces.forget_nodes_outside(&newest);
             if passes(Mutant::StopsInDoubt, is_over) {
                 self.pin.traces.clear_on_its_way();
@@ -212,7 +217,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 }
                 if self.can_look(round, &newest, error)? {
                     self.view = self.pin.resume();
-                    // Another change may have come in between.
+                    // A further change has possibly begun meanwhile.
                     if self.can_look(round, &self.view, error)? {
                         return Ok(());
                     }
@@ -225,7 +230,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// For the end of an operation: notes that verbs to nodes that the view has lost are not on their way any more.
+    /// Notes, at the end of an operation, that WRITEs to nodes that the newest view has lost cannot execute any more.
     pub(in crate::store) fn forget_lost(&mut self) {
         if self.pin.traces.is_on_its_way() {
             let newest = self.store.newest_view();
@@ -233,7 +238,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Returns whether a view shows the fate of the attempt's round.
+    /// Returns whether a session in this view can READ from the slot how the attempt's round has ended. Fails with
+    /// `error` if no view will show that.
     fn can_look(
         &self,
         round: Option<&WriteRound>,
@@ -245,8 +251,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             Some(ChangeStage::Switched) => Ok(true),
             Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
             None if view.number > self.view.number => {
-                // The node is lost, but it had no part in this round, and neither had the verb that failed. It cannot
-                // be known how far the round is.
+                // The silent node is lost, but it had no replica of this slot, so the change did not make the slot's
+                // replicas equal. The state of the round cannot be known.
                 if removed(Mutant::SuspendedIsForgotten) { Ok(true) } else { Err(error.clone()) }
             }
             None => Ok(false),

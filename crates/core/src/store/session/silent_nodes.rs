@@ -1,11 +1,13 @@
-//! Memory nodes that did not answer this session: objects are read from other replicas.
+//! The memory nodes that did not answer this session; objects are read from other nodes instead.
 //!
 //! All replicas of an object are equal, so a READ of an object need not wait until the view has changed, nor does it
-//! need a master. A slot is only read from its primary: the operation waits for that (`StoreOp::read_without`), or if
-//! there is no master either, reads the slot from the backups ([`read`](crate::store::read)).
+//! need a master. A slot is only read from its primary: the operation waits for another primary
+//! (`StoreOp::read_without`), or, if there is no master either, reads the slot from the backups
+//! ([`read`](crate::store::read)).
 //!
-//! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never: slots
-//! whose primary lies there are still read there, and so are objects that have no other replica.
+//! A node is silent from the first verb that it does not answer until the next verb that it answers. The session posts
+//! fewer verbs to a silent node, but still some: it READs slots whose primary is there, and objects that have no other
+//! replica.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -15,7 +17,7 @@ use crate::verbs::{MnId, VerbBatch, VerbError};
 /// The memory nodes that did not answer the session's latest verb to them.
 #[derive(Debug, Default)]
 pub(in crate::store) struct SilentNodes {
-    /// Whether there are any. Usually not: this is checked for every object that is read.
+    /// Whether any node is silent. Every read of an object checks this first, because it is usually false.
     any: Cell<bool>,
     nodes: RefCell<Vec<MnId>>,
     /// The number of times that a node has become silent.
@@ -40,7 +42,7 @@ impl SilentNodes {
         self.times.get()
     }
 
-    /// Notes which nodes answered, and which did not.
+    /// Notes which nodes answered the verbs of a batch, and which did not.
     #[cold]
     pub fn note(&self, batch: &VerbBatch) {
         let mut nodes = self.nodes.borrow_mut();

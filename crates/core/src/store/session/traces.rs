@@ -1,7 +1,7 @@
-//! The traces of an operation: what it may have changed, and which of its verbs may still execute.
+//! The traces of an operation: the effects that it has possibly had, and its verbs that can still execute.
 //!
 //! An operation whose traces are *in doubt* must not end like others: it stays pinned ([`pinned`](super::pinned)), and
-//! its session is to be recovered.
+//! its session has to be recovered.
 
 use alloc::vec::Vec;
 
@@ -12,17 +12,17 @@ use crate::view::View;
 /// The traces of an operation.
 #[derive(Debug, Default)]
 pub(in crate::store) struct OperationTraces {
-    /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
-    /// recovery can still finish.
+    /// Whether the operation has posted CASes or FAAs whose outcome is not known. If it ends so, it possibly leaves a
+    /// write half-way, which recovery has to finish.
     has_posted: bool,
-    /// Whether a WRITE of the operation may still execute, since its answer has not come. It must not execute when
-    /// the memory may be another owner's, or another object's.
+    /// Whether a WRITE of the operation can still execute, because it has not been answered. It must not execute when
+    /// another owner possibly has the memory, or another object is possibly there.
     is_on_its_way: bool,
     /// Memory nodes that did not answer this operation.
     unanswered: Vec<MnId>,
 }
 
-/// The knowledge about an operation before a phase that may leave it in doubt.
+/// The traces of an operation before a phase that possibly leaves the operation in doubt.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct TracesBefore {
     has_posted: bool,
@@ -30,18 +30,18 @@ pub(in crate::store) struct TracesBefore {
 }
 
 impl OperationTraces {
-    /// Returns whether a CAS of the operation may have had an effect that is not known.
+    /// Returns whether a CAS or FAA of the operation has possibly had an effect that is not known.
     #[inline]
     pub fn has_posted(&self) -> bool {
         self.has_posted
     }
 
-    /// Returns whether a WRITE of the operation may still execute.
+    /// Returns whether a WRITE of the operation can still execute.
     pub fn is_on_its_way(&self) -> bool {
         self.is_on_its_way
     }
 
-    /// Returns whether the operation may have changed something, or may still do so.
+    /// Returns whether the operation has possibly had an effect that is not known, or can still have one.
     #[inline]
     pub fn is_in_doubt(&self) -> bool {
         self.has_posted || self.is_on_its_way
@@ -67,7 +67,7 @@ impl OperationTraces {
         self.is_on_its_way = before.is_on_its_way || is_late;
     }
 
-    /// Notes the nodes that did not answer: verbs that were posted to them may still execute.
+    /// Notes the nodes that did not answer: verbs that were posted to them can still execute.
     #[cold]
     pub fn note_unanswered(&mut self, batch: &VerbBatch) {
         for verb in batch.verbs() {
@@ -89,26 +89,28 @@ impl OperationTraces {
         self.is_on_its_way = false;
     }
 
-    /// Notes that each verb of the next phase counts as posted until its answer has come, also a WRITE.
+    /// Begins a *sure* phase, of which every verb, also a WRITE, counts as posted until it is answered. Returns the
+    /// traces before it.
     pub fn begin_sure_phase(&mut self) -> TracesBefore {
         let before = self.before();
         self.has_posted = true;
         before
     }
 
-    /// Notes that no verb of a sure phase can execute any more, which may leave earlier ones.
+    /// Ends a sure phase none of whose verbs can execute any more. Verbs of earlier phases possibly still can.
     pub fn end_sure_phase(&mut self, before: TracesBefore) {
         self.has_posted = before.has_posted;
         self.is_on_its_way = before.is_on_its_way;
     }
 
-    /// Notes that no verb of a sure phase can execute any more, nor any earlier one.
+    /// Ends a sure phase, when neither its verbs nor those of earlier phases can execute any more.
     pub fn end_all_phases(&mut self, before: TracesBefore) {
         self.has_posted = before.has_posted;
         self.is_on_its_way = false;
     }
 
-    /// Notes that the WRITEs of a repair count as posted until they are answered, if they are `awaited`.
+    /// Begins a repair, whose WRITEs count as posted until they are answered. Without `awaited`, as for a mutant, they
+    /// do not.
     pub fn begin_repair(&mut self, awaited: bool) -> TracesBefore {
         let before = self.before();
         self.has_posted = awaited;
@@ -129,24 +131,25 @@ impl OperationTraces {
         &self.unanswered
     }
 
-    /// Notes that only READs had no answer: one that is still on its way does no harm.
+    /// Forgets the nodes that did not answer, because only READs were posted to them, which do no harm if they execute
+    /// late.
     pub fn forgive_reads(&mut self) {
         self.unanswered.clear();
     }
 
-    /// Does the same for nodes that came after the first `count`.
+    /// Forgets, for the same reason, the nodes that did not answer after the first `count` of them.
     pub fn forgive_reads_after(&mut self, count: usize) {
         self.unanswered.truncate(count);
     }
 
-    /// Forgets the nodes that are no members of a view: they execute nothing any more. Returns whether all nodes that
-    /// are left have answered.
+    /// Forgets the nodes that are not members of a view, because they execute no verbs of this session any more.
+    /// Returns whether no other node is left that did not answer.
     pub fn forget_nodes_outside(&mut self, view: &View) -> bool {
         self.unanswered.retain(|node| view.member(*node).is_some());
         self.unanswered.is_empty()
     }
 
-    /// Notes which WRITEs may still execute by the newest view: those to its members that did not answer.
+    /// Notes whether a WRITE can still execute: only if a node that did not answer is a member of the newest view.
     pub fn follow(&mut self, newest: &View) {
         self.is_on_its_way = self.unanswered.iter().any(|node| newest.member(*node).is_some());
     }

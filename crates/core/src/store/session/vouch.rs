@@ -1,24 +1,26 @@
-//! Vouching: the proof that what a session without a valid lease has READ was so at some moment since its operation
-//! began.
+//! Vouching: the proof that what a session without a valid lease has READ was current at some moment since its
+//! operation began.
 //!
-//! A memory node that is cut off from the master serves on, and shows what was true before the cluster went on
-//! without it. The cluster waits for sessions with a valid lease before it goes on. A session without one
-//! (`Views::has_valid_lease`) asks the members of its view at which view they are. What it has READ counts if more
-//! than half of all members are at that view, or an earlier one. A member that does not answer does not vouch: it
-//! cannot be told whether it is dead or cut off. A view without a member takes effect only when at least half of the
-//! members of the view before it show its number.
+//! A memory node that is cut off from the master still answers, and shows the slots as they were before the cluster
+//! went on without the node. The cluster goes on only after all sessions with a valid lease know about it. A session
+//! without a valid lease (`Views::has_valid_lease`) asks the members of its view at which view they are. What the
+//! session has READ is valid if more than half of all members *vouch*: they are at the session's view, or at an earlier
+//! one. A member that does not answer does not vouch, because it is unknown whether it is dead or cut off. Such a
+//! majority is a proof, because a view without a member takes effect only when at least half of the members of the view
+//! before it show its number.
 //!
-//! It does not matter whether the READs came before the question or after it, as long as both happened since the
-//! operation began: until a view without the node that was READ takes effect, the node shows what all sessions see,
-//! and afterwards no session changes anything there. So a question serves all operations that began before it.
+//! The READs can come before the question or after it, as long as both happen after the operation began. Until a view
+//! without the node that was READ takes effect, this node shows what all sessions see, and afterwards no session
+//! changes anything there. So one question serves all operations that began before it.
 //!
-//! Members also show which nodes they *bar* (backup reads: [`read`](crate::store::read)): a member that bars a node
-//! does not vouch for words that the node has shown. If there is no vouching for a primary because it is barred, its
+//! Members also show which nodes they *bar* (backup reads: [`read`](crate::store::read)). A member that bars a node
+//! does not vouch for words that the node has shown. If no majority vouches for a primary because it is barred, its
 //! backups are read.
 //!
-//! Writes need no question: they are done when all replicas have them, and the replicas that are left have fenced the
-//! session. Only answers that a write takes from a READ do ("exists", "not found"), and the answer of an UPDATE that
-//! lost, because others may have read the winner's word before it began.
+//! A write that wins needs no question: all replicas have answered its CASes, and if the session's lease had expired,
+//! the remaining members would have fenced the session. Results that a write takes from a READ ("exists", "not found")
+//! do need a question. So does an UPDATE that lost, because other sessions have possibly read the winner's word before
+//! it began.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,7 +36,7 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
-/// The event that an operation waits for, as errors name it.
+/// The event for which an operation waits here, as errors name it.
 const WORD: &str = "word from the master, or from more than half of the memory nodes";
 
 /// The questions of a session to the members.
@@ -44,11 +46,12 @@ pub(in crate::store) struct VouchRequests {
     answer: RefCell<VouchResult>,
 }
 
-/// The result of the last question for which more than half of the members vouched.
+/// The result of the latest question for which more than half of the members vouched.
 #[derive(Debug, Default)]
 struct VouchResult {
-    /// The number of the question, and that of the view for which they vouched.
+    /// The number of the question.
     ask: u64,
+    /// The number of the view for which the members vouched.
     view: u64,
     /// Nodes for whose words no majority vouched.
     barred: Vec<MnId>,
@@ -82,9 +85,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether what this operation has READ of a key, by the view that it is pinned by, was so at some moment
-    /// since it began. Waits until that is certain; false if it is to be READ again, by a newer view or from the
-    /// backups.
+    /// Returns true as soon as it is certain that what this operation has READ of a key, in the view by which it is
+    /// pinned, was current at some moment since the operation began. Returns false if the operation has to READ again,
+    /// in a newer view or from the backups.
     #[inline]
     pub(in crate::store) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
         if self.store.has_valid_lease() {
@@ -104,9 +107,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(self.await_vouching(&[subtable])).await
     }
 
-    /// Does the same for words that were read from backups although there is a primary: checks that more than half of
-    /// the members are at no later view. In a later view perhaps none of these backups is left; then no fence has kept
-    /// the session from reading them.
+    /// Does the same for words that were read from backups although there is a primary: makes sure that more than half
+    /// of the members are at no later view. A later view possibly has none of these backups, so that none of them has
+    /// fenced the session.
     pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
         if passes(Mutant::BesideAsksNobody, self.store.has_valid_lease()) {
             return Ok(true);
@@ -129,7 +132,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(self.await_vouching(&subtables)).await
     }
 
-    /// Does the same for a key, but asks at most once.
+    /// Asks for a key at most once, and returns whether the members vouch.
     #[cold]
     pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
         let primaries = self.primaries(&[Buckets::of(key, &self.view).subtable]);
@@ -178,8 +181,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Asks the members at which view they are, and which nodes they bar. One phase. The bars are read first: when a
-    /// member takes them back it is at a later view.
+    /// Asks the members at which view they are, and which nodes they bar, in one phase. A member's bars are read before
+    /// its view: if the member ends the bars first, its view is a later one, by which it does not vouch.
     async fn ask_members(&mut self) {
         let store = self.store;
         let view = self.view.clone();
@@ -222,9 +225,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// Returns the number of members of which more than half have to vouch. Members that the change under way has lost
-/// count, too: they may have barred a node by an earlier view, and what was read so is not settled yet. With two
-/// members there is no majority without one of them, so no node was barred.
+/// Returns the number of members of which more than half have to vouch. This includes members that the change under way
+/// has lost, because they possibly have barred a node in an earlier view, and words that were read from backups because
+/// of that are not settled yet. It does not include them if that makes two members: then no majority exists without one
+/// of them, so no node was barred.
 fn voters(view: &View) -> usize {
     let lost = view.change.as_ref().map_or(0, |change| usize::from(change.lost));
     let all = view.members.len() + lost;

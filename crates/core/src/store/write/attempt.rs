@@ -1,23 +1,27 @@
-//! An attempt to write: its task, its object, and its progress.
+//! An attempt to write: its task ([`Intent`]), its object, and its progress ([`AttemptStep`]).
 //!
 //! ```text
-//! Begun -+-> Led --------+-> Contending -+----------------> Committing -> (ended)
-//!        +-> Speculated -+         ^     |                   ^    ^
-//!        +-> Looking --------------+     +-> Contended ------+    |
-//!              |                         |       |                |
-//!              +-> Installing -----------+--------------> Confirming
-//!              +-> Mentioned (one index replica) +-> Withdrawing -> Mentioned
+//! UPDATE, DELETE    Begun -> ReadingHint or Looking -> Contending -> Committing
+//!    speculative    Begun -> Speculated -> Contending -> Committing
+//! Move              Begun -> Contending -> Committing
+//! INSERT            Begun -> Looking -> Installing or Contending -+-> Confirming -> Contended -> Committing
+//!                                                                 +-> Contended -> Withdrawing -> Mentioned
+//!    one replica    Begun -> Looking -> Mentioned -> Contending -> Contended -+-> Committing
+//!                                                                             +-> Withdrawing -> Mentioned
 //! ```
 //!
-//! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. From it
-//! follows how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round others
-//! have to settle if the phase is not answered ([`resolve`](crate::store::session::resolve)). Both drivers of a write
-//! ([`write`](super), [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between
-//! two phases.
+//! If the CASes of the backups alone do not win the round, the step after `Contending` or `Installing` is `Contended`,
+//! where the round is decided or lost. After a wrong hint, a speculative write is at `Begun` again.
+//!
+//! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. It determines
+//! how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round has to be resolved
+//! if the phase is not answered ([`resolve`](crate::store::session::resolve)). Both drivers of a write
+//! ([`write`](super), [`write_now`](super::write_now)) hold one attempt at a time; `write_now` hands its attempt over
+//! to `write` between two phases.
 //!
 //! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
-//! posted a CAS, the next attempt uses another object, unless all its CASes were answered and none succeeded. So
-//! every word that is put into a slot is new.
+//! posted a CAS, the next attempt uses another object, unless all CASes of the first were answered and none succeeded.
+//! So every word that is put into a slot is new.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -40,12 +44,12 @@ use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 /// One value per backup, without a heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
-/// The task of a write.
+/// The task of a write, which is the same for all its attempts.
 pub(in crate::store) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
     pub value: WriteValue<'a>,
-    /// The slab from which its object is allocated.
+    /// The slab from which the write's object is allocated.
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
@@ -57,8 +61,9 @@ pub(in crate::store) struct Intent<'a> {
 #[derive(Clone, Copy)]
 pub(in crate::store) enum WriteValue<'a> {
     Bytes(&'a [u8]),
-    /// An object staged in the operation's batch, which [keeps](VerbBatch::keep) it, and the length of the value that
-    /// already is at its place there. Each attempt sends the object from there, with the attempt's identity.
+    /// An object that is staged in the operation's batch, which [keeps](VerbBatch::keep) it. The value, of
+    /// `value_bytes` bytes, is already at its place in the object. Each attempt writes the object from there, with the
+    /// attempt's identity.
     Staged {
         object: Span,
         value_bytes: usize,
@@ -75,11 +80,11 @@ impl WriteValue<'_> {
     }
 }
 
-/// A function that is called before a write posts its commit. Until then no reader takes the write's word on the
-/// primary for the key's, unless a view change commits it in the writer's stead.
+/// A function that is called before a write posts its commit. Until this call, no reader finds the write's value on the
+/// primary, unless a view change commits the write in its session's stead.
 pub type Watch<'a> = dyn Fn() + 'a;
 
-/// One writer's try to replace the word of one slot.
+/// One writer's part in a conflict round: the slot, the round's old word, and the writer's own word.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct WriteRound {
     pub slot: SlotRef,
@@ -90,14 +95,14 @@ pub(in crate::store) struct WriteRound {
 }
 
 impl WriteRound {
-    /// Returns whether both words lead to one object, as in a Move in place. Whichever word wins, the object's bytes
-    /// stay in use, or the writer that replaces the word frees them.
+    /// Returns whether both words lead to one object, as in a Move in place. Then this writer must not free the object:
+    /// one of the two words is still in the slot, or the writer that replaced it frees the object.
     pub fn is_in_place(&self) -> bool {
         self.own.address() == self.old.address()
     }
 }
 
-/// The posted CASes of the backups, and the look behind the first one.
+/// The posted CASes of the backups, and for an INSERT the look behind the first CAS.
 #[derive(Debug)]
 pub(in crate::store) struct PostedRound {
     pub cases: PerBackup<Ticket>,
@@ -113,38 +118,39 @@ pub(in crate::store) struct HintReads {
 
 /// The progress of an attempt.
 pub(in crate::store) enum AttemptStep {
-    /// No CAS of it has been posted that may execute, or all are answered and none has succeeded: no slot holds, or
-    /// will get, a word of the attempt.
+    /// The attempt has posted no CAS that can execute, or all its CASes are answered and none has succeeded. So no slot
+    /// shows a word of the attempt, or ever will.
     Begun,
-    /// The object is posted, and the READs that show whether the hint is right.
+    /// The WRITE of the object is posted, and the READs that show whether the hint is right.
     ReadingHint(HintReads),
-    /// The object, the CASes of the backups, and the READ of the slot are posted. Nothing shows yet that the round
-    /// was open when the operation began.
+    /// The WRITE of the object, the CASes of the backups, and the READ of the slot are posted. It is not known yet
+    /// whether the round was still open when the operation began.
     Speculated(WriteRound, PostedRound, Ticket),
-    /// Without a hint: the object and the READs of the key's buckets are posted.
+    /// Without a hint: the WRITE of the object and the READs of the key's buckets are posted.
     Looking([Ticket; 2]),
     /// The CASes of the backups are posted.
     Contending(WriteRound, PostedRound),
-    /// The same for a new key: the word is tentative, and a look is posted behind the first CAS. The spans hold the
-    /// buckets as the primary showed them before.
+    /// For a new key, the CASes of the backups of a free slot are posted: the own word is tentative, and a look is
+    /// posted behind the first CAS. The spans hold the buckets as the primary showed them before.
     Installing(WriteRound, PostedRound, [Span; 2]),
-    /// The tentative word has won, and no other slot has the key: the CASes that confirm it on the backups are
-    /// posted.
+    /// The tentative word has won, and no other slot has the key. The CASes that clear the word's tentative bit on the
+    /// backups are posted.
     Confirming(WriteRound, PerBackup<Ticket>, Winner),
-    /// The CASes are answered. The round is being decided; or it is won, and the word is not committed yet (an INSERT
-    /// may still look, or has just confirmed its word); or it is lost, and the attempt waits for its end.
+    /// The CASes of the backups are answered, and the word is not committed. Either the round is still being decided;
+    /// or this writer has won it (an INSERT possibly still looks, or has just confirmed its word); or this writer has
+    /// lost it, and waits for its end.
     Contended(WriteRound),
     /// The CAS of the primary is posted.
     Committing(WriteRound, Ticket),
-    /// The word is being taken back.
+    /// An INSERT withdraws its tentative word.
     Withdrawing(WriteRound),
-    /// A CAS has mentioned the object, but there is no round to settle: the word was taken back, or does not belong
-    /// to a round yet.
+    /// A CAS has named the attempt's object, but there is no round to resolve: the word was withdrawn, or it is the
+    /// tentative word of an INSERT with one index replica.
     Mentioned,
 }
 
 impl AttemptStep {
-    /// Returns the round in which the attempt's word may stand in a slot.
+    /// Returns the attempt's round, if a slot possibly shows the attempt's word.
     pub fn round(&self) -> Option<&WriteRound> {
         match self {
             AttemptStep::Begun
@@ -161,7 +167,7 @@ impl AttemptStep {
         }
     }
 
-    /// Returns whether a CAS may have put the identity of the attempt's object into a slot.
+    /// Returns whether a CAS has possibly put the identity of the attempt's object into a slot.
     pub fn is_mentioned(&self) -> bool {
         !matches!(self, AttemptStep::Begun | AttemptStep::ReadingHint(_) | AttemptStep::Looking(_))
     }
@@ -189,11 +195,11 @@ impl AttemptStep {
     }
 }
 
-/// Facts about the object of a Move in place.
+/// The additional state of a Move in place.
 pub(in crate::store) struct InPlaceMove {
-    /// The opcode that its chunks contain.
+    /// The opcode that the object's chunks contain.
     pub opcode: Opcode,
-    /// The copies that the old word keeps.
+    /// The copies of the old word, which the Move frees when it commits.
     pub old_copies: PerCopy<Identity>,
 }
 
@@ -205,9 +211,9 @@ pub(in crate::store) struct Attempt<'i> {
     /// Whether the slot of the hint held the hint's word.
     pub hint_held: bool,
     pub object: Allocation,
-    /// The memory for the copies of an EC-oriented object. They belong to the attempt's word.
+    /// The allocated copies of an EC-oriented object. They belong to the attempt's word.
     pub copies: Vec<Allocation>,
-    /// Set for a Move in place: its object is that of the old word.
+    /// Set for a Move in place. Then `object` is the object of the old word.
     pub in_place: Option<InPlaceMove>,
     step: AttemptStep,
 }
@@ -307,12 +313,12 @@ impl From<Error> for CannotBegin {
 
 /// The end of an attempt.
 pub(in crate::store) enum AttemptEnd {
-    /// The write is done; with the place for the cache, if it is known.
+    /// The write is done. Contains the hint for the cache, if there is one.
     Done(Option<Hint>),
-    /// Other writers were faster, and may have seen the object: the write starts again with a new one.
+    /// The write has to start again, with a new object: another writer has won, or a slot has changed meanwhile.
     Retry,
-    /// The attempt has the wrong redundancy for the pair at this place, or if there is none, for a new pair. No CAS
-    /// has mentioned its object.
+    /// The attempt's object has another redundancy than the pair at this place, or, without a place, than a new pair
+    /// should have. No CAS has named the object.
     Misplaced(Option<Hint>),
     /// The view changes while the attempt waits for another writer.
     Suspended,
@@ -346,7 +352,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Posts the WRITEs of the object and its copies, and of its block's header until that is known to be written.
+    /// Posts the WRITEs of the object and its copies, and of the header of each block whose header is not known to be
+    /// written.
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
         if object.header.is_some() {
@@ -373,7 +380,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.post_copies(attempt)
     }
 
-    /// Posts the WRITEs of the header of an object's block, if the block needs one.
+    /// Posts the WRITEs of the header of an object's block, if the header is not known to be written.
     #[cold]
     pub(super) fn post_header(&mut self, object: &Allocation) -> Result<(), Error> {
         if let Some((block, header)) = &object.header {
@@ -389,9 +396,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    /// After the phase that writes the object: checks that all of its verbs succeeded. All replicas must have the
-    /// object before any other operation can learn of it (a speculative write: the replicas on the nodes that show its
-    /// word, see `speculation.rs`).
+    /// Checks that all verbs of the phase that writes the object succeeded: all replicas must have the object before
+    /// any other operation can learn of it. For a speculative write, this holds only for the nodes that show its word
+    /// (`speculation.rs`).
     #[inline]
     pub(super) fn check_object_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
@@ -409,8 +416,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         attempt.copies.iter().for_each(|copy| memory.note_header_written(copy));
     }
 
-    /// Ends an attempt: its object is not under way any more. If the outcome is unknown, the object stays under way,
-    /// and the session has to be recovered: nothing else ever frees the object.
+    /// Ends an attempt, and its use of its object. If the outcome is unknown, the object stays in use and the session
+    /// has to be recovered, because nothing else ever frees the object.
     #[inline]
     pub(super) fn end_attempt(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
         let is_known = match ended {
@@ -433,7 +440,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Returns whether it is certain that the failed attempt has had no effect, and that none of its CASes and WRITEs
-    /// may still execute.
+    /// can still execute.
     #[cold]
     fn is_known(&mut self, error: &Error) -> bool {
         if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })
@@ -451,7 +458,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// In a function of its own, so that other writes do not pay for it.
+/// Cold and not inlined, so that other writes do not pay for it.
 #[cold]
 fn write_around(
     at: ObjectLocation<'_>,

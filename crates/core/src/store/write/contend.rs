@@ -1,20 +1,20 @@
-//! The choice of a round's winner: the rules of SNAPSHOT (P §4.3, Algorithm 1), and the place for other rules.
+//! The choice of a round's winner: the rules of SNAPSHOT (P §4.3, Algorithm 1), and the interface for other rules.
 //!
 //! ```text
-//! post      CAS old -> own on all backups                                   (1 phase; of a speculative
-//!           write, speculation.rs, the one that writes the object)
+//! post      CAS old -> own on all backups                                   (1 phase; a speculative write
+//!           posts these CASes in the phase that writes its object)
 //! decide    no majority: READ the primary for Rule 3                        (+1)
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! ```
 //!
-//! A store contends by [`Rules`], and uses nothing of them but [`ConflictRules`]: a protocol with other rules is
-//! another implementation of that trait. The steps before a round (the object, the key's slot) and after it (the
-//! winner's commit, the loser's wait: [`round`](super::round)) are the same for all rules.
+//! A store uses its [`Rules`] only through the trait [`ConflictRules`], so a protocol with other rules is another
+//! implementation of this trait. The steps before a round (the object, the key's slot) and after it (the winner's
+//! commit, the loser's wait: [`round`](super::round)) are the same for all rules.
 //!
-//! The rules are safe because no slot word ever recurs while an operation that knows it runs: a CAS that expects
-//! `old` can succeed only in the round that started from `old`. Within a round only the winner changes a slot after
-//! its first CASes, so the winner's further CASes cannot fail. If one does, this session has been recovered by another
-//! process and must stop.
+//! The rules are safe because no slot word recurs while an operation that knows it runs. So a CAS that expects `old`
+//! can succeed only in the round that started from `old`. After a round's first CASes only the winner changes the slot,
+//! so the winner's further CASes cannot fail. If such a CAS fails, another process has recovered this session, which
+//! must stop.
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 
@@ -32,12 +32,12 @@ use crate::view::PoolPlace;
 /// The rules by which the writers of all rounds contend.
 type Rules = SnapshotRules;
 
-/// The way in which the writers of a round come to one winner.
+/// The rules by which the writers of a round come to one winner.
 ///
-/// Among all writers that expect the same word in the same slot, at most one gets a [`Winner`], as long as each word
-/// on a backup is `old` or belongs to a writer of the round. When a writer has its `Winner`, its own word stands on
-/// all backups, and stays there until the winner changes it. A writer that has lost puts nothing into the slot any
-/// more. Every writer gets an answer as long as the winner commits.
+/// Among all writers that expect the same word in the same slot, at most one gets a [`Winner`], as long as each word on
+/// a backup is `old` or belongs to a writer of the round. When a writer has its `Winner`, its own word is on all
+/// backups, and stays there until the winner changes it. A writer that has lost does not change the slot any more.
+/// Every writer gets a result as long as the winner commits.
 trait ConflictRules {
     /// Posts the first phase behind the verbs that are in the batch; nothing if there are no backups. With `look`,
     /// also posts the READ of these buckets on the first backup, right behind the CAS there.
@@ -66,15 +66,15 @@ trait ConflictRules {
 /// The end of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum RoundOutcome {
-    /// The own word stands on all backups. If a look was asked for, with both buckets as the first backup showed them
-    /// after the own word stood there.
+    /// This writer has won, and its word is on all backups. If a look was requested, contains both buckets, as the
+    /// first backup showed them after it got the word.
     Won(Winner, Option<BucketWords>),
     Lost,
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Competes for the round. With `look`, the winner also gets those buckets as the first backup shows them after
-    /// the winner's word stood there.
+    /// Competes for the round. With `look`, the winner also gets these buckets, as the first backup shows them after it
+    /// got the winner's word.
     pub(super) async fn contend(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -115,7 +115,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Rules::won_at_once(self, round, posted)
     }
 
-    /// Decides the round after the CASes are executed. If it is won, the own word then stands on all backups.
+    /// Decides the round after the CASes are executed. If this writer wins, its word is then on all backups.
     pub(super) async fn decide(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -192,8 +192,8 @@ impl ConflictRules for SnapshotRules {
         let foreign: PerBackup<(PoolPlace, Slot)> =
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
         if !foreign.is_empty() && (look.is_some() || !removed(Mutant::BackupsNotFixed)) {
-            // A look counts only after the own word stands on the first backup: look again if another writer's word
-            // stood there.
+            // A look is valid only if it follows the own word on the first backup. If another writer's word was there,
+            // the winner looks again.
             let again = if looked.is_none() { look } else { None };
             op.batch.next_phase();
             let fixed = op.post_backups(foreign.iter().copied(), round.own, again);

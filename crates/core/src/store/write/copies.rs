@@ -1,14 +1,14 @@
-//! EC-oriented objects and their copies: they are allocated, written and freed together.
+//! The copies of EC-oriented objects, which are allocated, written and freed together with their objects.
 //!
-//! A word at an even turn keeps the stripe and its copies from reuse ([`data`](crate::data)).
+//! A slot word at an even turn protects the stripe and its copies from reuse ([`data`](crate::data)).
 //!
-//! * A *writer* has memory for all of them before it writes any, and has written all of them before any CAS. If its
-//!   word does not stand in the end, it frees its copies itself.
-//! * The session that *replaces* such a word frees all of them. It finds the copies by the copy words in the stripe.
-//!   It reads these when it sets the bits of freed objects, before it sets the stripe's own bit, since the stripe is
-//!   not reused before that.
-//! * A Move *in place* ([`moving`](super::moving)) frees the copies alone, when its word is committed; its word keeps
-//!   the stripe.
+//! * A *writer* allocates the stripe and all copies before it writes any of them, and has written all of them before it
+//!   posts any CAS. If its word is not in the slot in the end, the writer frees its copies itself.
+//! * The session that *replaces* such a word frees the stripe and the copies. It finds the copies by the copy words in
+//!   the stripe. It reads these copy words before it sets the stripe's free bit, because the stripe is not reused until
+//!   then.
+//! * A Move *in place* ([`moving`](super::moving)) frees only the copies, when its word is committed. The new word
+//!   protects the stripe.
 //!
 //! Copies that a crash leaves are found by the comparison with the index, which follows words to copies as well.
 
@@ -27,8 +27,8 @@ use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Allocates all copies of an EC-oriented object, on the nodes where they belong. If there are too few nodes for
-    /// all copies there are fewer, but never none.
+    /// Allocates the copies of an EC-oriented object, one on each node where a copy belongs. If there are too few such
+    /// nodes, there are fewer copies; without any such node this fails.
     #[cold]
     pub(super) fn allocate_copies(
         &self,
@@ -77,7 +77,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
     }
 
-    /// Returns those of these words that keep copies beside their object.
+    /// Returns those of these words that lead to objects with copies.
     pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         let is_oriented = view.regions.iter().any(|region| region.is_oriented());
@@ -89,7 +89,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         words.iter().filter(has_copy).copied().collect()
     }
 
-    /// Returns the copies that these freed words have kept. Copies that cannot be found are left to a comparison.
+    /// Returns the copies of these replaced words. Copies that cannot be found stay allocated until a comparison.
     pub(in crate::store) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
         let mut op = self.operation();
         let found = op.copies_of(words).await;
@@ -124,8 +124,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    /// Ends the copies of an attempt. If the attempt's word stands, it keeps them, and the old copies of a Move in
-    /// place are freed; else the new ones are freed, or given back if no CAS has mentioned the object.
+    /// Ends the use of an attempt's copies. If the attempt's word was committed, the copies stay with it, and a Move in
+    /// place frees the copies of the old word. Otherwise the attempt's copies are freed, or given back if no CAS has
+    /// named the object.
     #[cold]
     pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
         let stands = matches!(ended, Ok(AttemptEnd::Done(Some(_))));
@@ -146,14 +147,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Frees a copy that no word keeps any more.
+    /// Frees a copy that belongs to no slot word any more.
     pub(super) fn free_copy(&mut self, copy: Identity) {
-        // Without a class the word leads to nothing, but it keeps the copy.
+        // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
         self.free(Slot::tombstone(copy.address(), 0));
     }
 
-    /// Reads which copies these words keep, in one phase or a few. A copy that no column names cannot be found.
-    /// `None` if some column did not answer.
+    /// Returns the copies that belong to these words, from the copy words in their stripes. Takes one phase or a few.
+    /// Does not find a copy that no column names. Returns `None` if some column did not answer.
     pub(in crate::store) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
         let view = self.view.clone();
         let mut found = Vec::new();

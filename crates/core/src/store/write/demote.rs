@@ -1,7 +1,8 @@
 //! The search for pairs to demote, in blocks and in the index, when the caller names no keys.
 //!
-//! The results are guesses. An object may be freed while it is read, and its key may be elsewhere by then. So a Move
-//! that relies on them names the object that is meant ([`MoveScope`]), and checks it.
+//! The results are guesses, because an object is possibly freed while it is read, and its key is in another object
+//! then. So a Move of such a pair names the object that it means ([`MoveScope`]), and checks that the key's slot leads
+//! to it.
 
 use alloc::vec::Vec;
 
@@ -12,28 +13,28 @@ use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
 use crate::store::{MoveScope, Store, StoreOp, Transition};
 use crate::verbs::Fabric;
 
-/// Bytes of the index that are read in one phase.
+/// The number of bytes of the index that are read in one phase.
 const PHASE_BYTES: u64 = 1 << 20;
-/// Bytes of one READ of the index.
+/// The number of bytes of one READ of the index.
 const READ_BYTES: u64 = 64 << 10;
 
 /// The result of trying to demote one object of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectDemotion {
-    /// The object's pair is erasure-coded now; with the length of its value.
+    /// The object's pair is erasure-coded now. Contains the length of its value in bytes.
     Pair(u64),
     /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
-    /// No object is left to try now: in blocks that are not in use, each has been tried since the block last was.
-    /// Blocks that are frozen, or otherwise not to be touched, are passed over.
+    /// No object is left to try now: every object of a block that is not in use has been tried since the block was last
+    /// in use. Blocks that are frozen, or must not be changed for other reasons, are skipped.
     AllDone,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Tries one object of the oldest EC-oriented block of this session: if a slot leads to it, makes its pair
-    /// erasure-coded in place. That takes no memory, and frees the copies.
+    /// Tries to demote one object of this session's oldest EC-oriented block. If a slot leads to the object, makes its
+    /// pair erasure-coded in place, which needs no memory and frees the copies.
     pub async fn demote_next(&self) -> Result<ObjectDemotion, Error> {
-        // Blocks that are offered to other sessions are not touched, and the oldest block may be among them.
+        // The oldest block is possibly offered to other sessions, and objects in offered blocks are not moved.
         self.take_back();
         let view = self.newest_view();
         let next = self.memory.next_to_demote(&view);
@@ -56,8 +57,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.memory.pool_was_empty()
     }
 
-    /// Returns the key, and the length of the value, of the pair whose object is at an address, as one of the
-    /// object's places shows them; `None` if no whole object stands there. Takes one phase.
+    /// Returns the key of the pair whose object is at an address, and the length of its value, as one of the object's
+    /// replicas or chunks shows them. Returns `None` if no whole object is there. Takes one phase.
     pub async fn pair_at(
         &self,
         address: Address,
@@ -71,8 +72,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         found
     }
 
-    /// Returns all words of a subtable that lead to an object, as its primary shows them. They are read one phase
-    /// after another, and need not be committed. `None` if the view has no such subtable.
+    /// Returns all words of a subtable that lead to an object, as its primary shows them in one phase after another.
+    /// The words are possibly outdated or not committed. Returns `None` if the view has no such subtable.
     pub async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let mut op = self.operation();
         let words = op.words_of(subtable).await;

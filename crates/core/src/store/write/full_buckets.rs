@@ -1,14 +1,15 @@
-//! The question whether a larger index would have a free slot for a new key that finds none.
+//! The check whether a larger index would have a free slot for a new key that has found none.
 //!
-//! A split leaves a key together with the keys whose next hash bit is the same: as a rule half of the keys in its
-//! buckets go. If none of them would go, even at the largest depth that the view allows
-//! ([`View::deepest`](crate::view::View::deepest)), a split takes memory and room in the directory for nothing, and
-//! so does the next one. So a writer that finds no free slot looks at the keys in its buckets before it asks for a
+//! A split separates a key from the keys whose next hash bit differs, usually from half of the keys in its buckets. If
+//! no key in its buckets would be separated, even at the largest depth that the view allows
+//! ([`View::deepest`](crate::view::View::deepest)), a split takes memory and room in the directory for nothing, and so
+//! does each further split. So a writer that finds no free slot reads the keys in its buckets before it asks for a
 //! split. Without the cluster's hash key, an attacker cannot choose keys that collide in this way
 //! ([`HashKey`](crate::race::HashKey)).
 //!
-//! An object that cannot be read may have any key. Then the writer asks for a split, and only the master's own bound
-//! limits it. The same holds for entries of this very key: they belong to INSERTs under way, and prove nothing.
+//! An object that cannot be read possibly has a key that a split separates. Then the writer asks for a split, which
+//! only the master's own limit can refuse. The writer also asks if an entry has the new key itself: such an entry
+//! belongs to an INSERT under way, and proves nothing.
 
 use alloc::vec::Vec;
 
@@ -21,11 +22,12 @@ use crate::race::{BucketWords, Key};
 use crate::store::StoreOp;
 use crate::verbs::{Fabric, FailedVerb};
 
-/// Bytes of each object that are read first: most keys are shorter.
+/// The number of bytes that are read first of each object, which is enough for most keys.
 const PREFIX_BYTES: u64 = 128;
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the error of a write for whose key no slot of `words` is free. Takes one or two phases.
+    /// Returns the error of a write for whose key no slot of `words` is free: [`Error::IndexFull`] if splits can help,
+    /// [`Error::KeysHashAlike`] if not. Takes one or two phases.
     pub(super) async fn full_buckets_error(&mut self, key: Key<'_>, words: &BucketWords) -> Error {
         if removed(Mutant::SplitsSeparateNothing) {
             return Error::IndexFull;
@@ -42,9 +44,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Error::KeysHashAlike
     }
 
-    /// Reads keys, in one phase. Returns the words whose keys take more bytes to read, with the number of these
-    /// bytes. `None` if one of the other words leads to the key itself, to a key that a larger index separates from
-    /// it, or to nothing that can be read.
+    /// Reads the keys of these words, in one phase, with the given number of bytes for each. Returns the words whose
+    /// keys need more bytes, with that number. Returns `None` if a split can help, because one of the other words leads
+    /// to the key itself, to a key that a larger index separates from it, or to nothing that can be read.
     async fn longer_than_read(
         &mut self,
         key: Key<'_>,

@@ -1,4 +1,4 @@
-//! Moves in place: an EC-oriented object becomes erasure-coded, or the reverse, and stays where it is.
+//! Moves in place: an EC-oriented object becomes erasure-coded, or the reverse, and keeps its data chunks.
 //!
 //! ```text
 //!               1  READ                  2  WRITE, READ                               3, 4
@@ -6,25 +6,24 @@
 //! EC -> EOR     the slot, k chunks       copies; CAS copy words; the slot             as of every Move
 //! ```
 //!
-//! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so
-//! no word recurs. After the last turn, Moves are out of place.
+//! The new word has the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)). Turns only grow, so no
+//! word recurs. After the last turn, Moves are *out of place*: they write a new object.
 //!
-//! *Only the owner of the block moves in place.* The word of the next turn is the same for every writer, and two
-//! writers of one round with one word would both take themselves for its winner. The owner can exclude that: a
-//! session begins no second Move in place of an object while one runs. The block counts as one in which an operation
-//! is under way, so no other session gets it meanwhile, and its header says that it is in use, so that recovery looks
-//! for the word.
+//! *Only the owner of the block moves in place.* The word of the next turn is the same for every writer, so two writers
+//! of one round would both take the word for their own and both win. The owner excludes that, because a session runs
+//! only one Move in place of an object at a time. Meanwhile the block counts as in use, so no other session gets it,
+//! and its header tells recovery to look for the word.
 //!
-//! *The slot is read once more* when the Move has begun: another Move of the session may have ended since phase 1,
-//! and its word is the one that this Move would write. A Move that ended before this one began has replaced the word
-//! that both have read, or has lost it to a writer that did; so the primary does not show that word any more. If this
-//! READ shows another word, the Move goes on out of place.
+//! *The slot is read once more* after the Move has begun, because another Move of the session has possibly ended since
+//! phase 1, and this Move would write the same word as that one. If that Move ended before this Move began, either it
+//! or a writer that won against it has replaced the word that both have read, so the primary shows another word. If
+//! this second READ shows another word, the Move goes on out of place.
 //!
-//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to undo: parity
-//! is the same in any case. Copy words are put where there are none, but there may be some: the session may have
-//! moved the object since this Move has read the slot, or an earlier owner may have died. A Move that finds other
-//! copy words goes on out of place. All Moves put their words into the same places, so if the words of one Move stand
-//! in all of them, those of another stand in none.
+//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to undo: the parity
+//! is the same in any case. Copy words are put only where there are none. If the session has moved the object since
+//! this Move read the slot, or an earlier owner has died, there can be some. A Move that finds other copy words goes on
+//! out of place. All Moves put their copy words into the same places, so if all places have the words of one Move, none
+//! has the words of another.
 
 use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
 use super::moving::PairMove;
@@ -102,9 +101,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         chunks.next().map(|chunk| chunk.opcode())
     }
 
-    /// Writes everything that has to stand before the word of the next turn does, in one phase. Returns whether it
-    /// stands, and the slot still shows the word that is to be replaced. It may not: another Move may have put its
-    /// copy words first, or the word may have gone before this Move began.
+    /// Writes, in one phase, everything that has to be complete before a slot gets the word of the next turn. Returns
+    /// true if it is complete and the slot still shows the word to be replaced. Returns false if another Move has put
+    /// its copy words first, or if the word was replaced before this Move began.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -139,7 +138,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         if !self.still_shows(slot, word)? {
             return Ok(false);
         }
-        // If a column does not answer, one of the copies may stay unknown here: it is left to a comparison.
+        // If a column did not answer, one of the copies is possibly not found. Then only a comparison with the index
+        // frees that copy.
         let mut old_copies = words.named(&self.op.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
             old_copies.drain(..).for_each(|copy| self.op.free_copy(copy));
@@ -148,14 +148,14 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         Ok(true)
     }
 
-    /// Returns whether the slot, as it was read after the Move had begun, shows the word that the Move is to replace.
+    /// Returns whether the second READ of the slot, after the Move had begun, still shows the word to be replaced.
     fn still_shows(&self, slot: Ticket, word: Slot) -> Result<bool, Error> {
         let shown = self.op.slot_word(slot).map_err(|f| self.op.failed(f))?;
         Ok(passes(Mutant::MovesStaleInPlace, shown == word))
     }
 }
 
-/// Makes the allocation by which a mutant moves an object in a block of another session.
+/// Returns the allocation with which a mutant wrongly moves an object in a block of another session.
 #[cfg(feature = "mutants")]
 fn stranger(word: Slot, turn: u16, of: crate::data::Orientation) -> Option<Allocation> {
     use crate::slab::SlabKind;

@@ -4,24 +4,23 @@
 //! would both win, and the key would exist twice. So a winner looks before it commits:
 //!
 //! 1. *Install*: CAS all backups of a free slot to the own word with the tentative bit.
-//! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two clients that insert the
-//!    same key, the one with the word that comes later to that node sees the other's entry, or that it has gone.
-//! 3. If the look shows another entry of the key, tentative or not: *withdraw*. The own identity, with size class 0,
-//!    goes to the backups and then to the primary, which ends the round: the slot is free again under a new word.
-//! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal may
-//!    still be on its way to the primary, which may show the key as live. READ the primary once more; if it shows an
-//!    entry of the key: withdraw.
-//! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies after that, the words on
-//!    the backups tell the job that settles the slot that this INSERT has looked and found no duplicate.
+//! 2. *Look*: READ both buckets on the first backup's node, behind the CAS there. Of two clients that insert the same
+//!    key, the one whose word comes later to that node sees the other's entry, or sees that this entry is gone.
+//! 3. *Withdraw* if the look shows another entry of the key, tentative or not: CAS the backups, then the primary, to
+//!    the own identity with size class 0. This ends the round, and the slot is free again, with a new word.
+//! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal has
+//!    possibly not reached the primary yet, which still shows its key. READ the primary once more, and withdraw if it
+//!    shows an entry of the key.
+//! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies later, the words on the backups
+//!    tell the job that settles the slot that this INSERT has looked and found no duplicate.
 //! 6. *Commit*: CAS the primary.
 //!
-//! A slot whose pair was lost with its only node counts as free ([`data`](crate::data), *alone*).
+//! A slot whose pair was lost with its only node counts as free (`data/single_place.rs`).
 //!
-//! An INSERT that loses a round on a *free* slot may have lost it to another key: it starts again when the round is
-//! over.
+//! If an INSERT loses a round on a *free* slot, the winner possibly has another key. So the INSERT starts again when
+//! the round is over.
 //!
-//! With one index replica the tentative word stands on the primary, where readers skip it, and
-//! the commit clears the bit.
+//! With one index replica the tentative word is on the primary, where readers skip it, and the commit clears the bit.
 
 use alloc::boxed::Box;
 
@@ -38,7 +37,7 @@ use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the round in which a new key takes a slot of `words`; `None` if there is no room.
+    /// Returns the round in which a new key takes a free slot of `words`; `None` if no slot is free.
     pub(super) fn round_on_new(
         &self,
         attempt: &Attempt<'_>,
@@ -51,7 +50,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
-    /// As the winner, posts the CASes of the backups to the word without the tentative bit.
+    /// Posts, for the winner, the CASes that clear the tentative bit of its word on the backups.
     pub(super) fn post_confirmation(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -62,14 +61,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         attempt.enter_step(AttemptStep::Confirming(round, cases, winner));
     }
 
-    /// Returns whether the look of a winner alone shows that no other slot has the key.
+    /// Returns whether a winner's look shows, without further READs, that no other slot has the key.
     pub(super) fn is_only(&self, own: SlotRef, first: &BucketWords, look: &BucketWords) -> bool {
         let is_unknown = unknown(look, own, first).next().is_some();
         passes(Mutant::InsertDoesNotLook, !is_unknown && !is_unanswered(look, own, first))
     }
 }
 
-/// A new key on its way into a free slot.
+/// An INSERT of a new key into a free slot.
 pub(super) struct NewPair<'o, 's, 'a, 'i, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     attempt: &'a mut Attempt<'i>,
@@ -79,7 +78,7 @@ pub(super) struct NewPair<'o, 's, 'a, 'i, F: Fabric, H: Host> {
 }
 
 impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
-    /// Makes the way of an attempt's key into one of its slots, which the primary has shown as `first`.
+    /// Creates the INSERT of an attempt's key. `first` are the words of the key's slots, as the primary has shown them.
     pub fn new(
         op: &'o mut StoreOp<'s, F, H>,
         attempt: &'a mut Attempt<'i>,
@@ -89,7 +88,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         NewPair { op, attempt, first, buckets }
     }
 
-    /// Puts the key, which is in none of its slots, into a free one. `None` if its word is being confirmed.
+    /// Inserts the key, which is in none of its slots, into a free one. Returns `None` after the CASes that confirm the
+    /// word; then [`StoreOp::advance`] continues the attempt.
     pub async fn insert(mut self) -> Result<Option<AttemptEnd>, Error> {
         let Some(round) = self.op.round_on_new(self.attempt, self.first) else {
             return Err(
@@ -104,8 +104,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         self.installed().await
     }
 
-    /// Goes on after the CASes of a free slot's backups, and the look, are answered. `None` if the word is being
-    /// confirmed.
+    /// Continues after the CASes of a free slot's backups, and the look, are answered. Returns `None` after the CASes
+    /// that confirm the word; then [`StoreOp::advance`] continues the attempt.
     pub async fn installed(&mut self) -> Result<Option<AttemptEnd>, Error> {
         let round = *self.attempt.step().round().expect("it has competed");
         let WriteRound { slot, old, .. } = round;
@@ -140,8 +140,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         Ok(None)
     }
 
-    /// Returns whether another slot holds the key, by the look of a winner, and by the primary if that may show the
-    /// key.
+    /// Returns whether another slot holds the key: by a winner's look, and by another READ of the primary if the look
+    /// shows that a write has possibly not reached the primary yet.
     async fn key_is_elsewhere(&mut self, own: SlotRef, look: &BucketWords) -> Result<bool, Error> {
         let [primary, looked_on] = self.first_nodes(own);
         if self.has_other(look, looked_on, own).await? {
@@ -178,14 +178,14 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
             self.op.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         self.attempt.enter_step(AttemptStep::Mentioned);
-        // The slot keeps the attempt's own object now.
+        // The word of the withdrawal protects the attempt's own object from reuse, so the old word's object is free.
         self.op.free(right_or(Mutant::WithdrawnObjectFreed, round.old, round.own));
         Ok(())
     }
 
-    /// Returns whether another slot than `own` refers to the key, among these slots as a node has shown them. Takes
-    /// one phase if any of them matches the key. An object that cannot be read whole counts as the key's: withdrawing
-    /// is always safe.
+    /// Returns whether another slot than `own` refers to the key, by words that the node `shown_on` has shown. Takes
+    /// one phase if any of the words matches the key. A slot that changes meanwhile counts as the key's, because
+    /// withdrawing is always safe. Fails if an object cannot be read.
     async fn has_other(
         &mut self,
         words: &BucketWords,
@@ -243,9 +243,9 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
     }
 }
 
-/// Returns the slots other than `own` that may refer to the key. A word that led to a different key when the
-/// operation began needs no second look. A tentative word does: with one index replica the primary shows such words,
-/// and their objects were not read then.
+/// Returns the slots other than `own` that possibly refer to the key. Skips words that `known_other` shows as well,
+/// because they led to other keys when the operation began. Does not skip tentative words: with one index replica the
+/// primary shows such words, and their objects were not read then.
 fn unknown<'w>(
     words: &'w BucketWords,
     own: SlotRef,
@@ -256,12 +256,13 @@ fn unknown<'w>(
     words.matching().filter(move |(s, w)| *s != own && !known(*s, *w))
 }
 
-/// Returns whether a free slot other than `own` shows another word than the primary did at first.
+/// Returns whether a free slot other than `own` shows another word than the primary did at first, so that the primary
+/// possibly still shows a key that is gone.
 fn is_unanswered(look: &BucketWords, own: SlotRef, first: &BucketWords) -> bool {
     guard(Mutant::FreedSlotNotDoubted, look.is_freed_since(first, own))
 }
 
-/// Returns the word that an INSERT that withdraws leaves in its slot: a free one that has never been seen before.
+/// Returns the word that a withdrawing INSERT leaves in its slot: a free word that no slot has shown before.
 fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
     let left = right_or(Mutant::WithdrawalRestoresOldWord, own.withdrawn(), old);
     right_or(Mutant::WithdrawalWritesZero, left, Slot(0))

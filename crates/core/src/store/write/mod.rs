@@ -1,4 +1,4 @@
-//! INSERT, UPDATE, UPSERT and DELETE: their common parts.
+//! INSERT, UPDATE, UPSERT, DELETE and Move.
 //!
 //! ```text
 //! 1  READ the slot of the hint, or both buckets; WRITE the object to all its replicas
@@ -7,11 +7,26 @@
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
 //!
-//! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
+//! With a certain hint, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
 //!
-//! An [`Attempt`] follows the straight path as far as it can ([`uncontended`](self::uncontended)); on an immediate
-//! fabric it does so on the spot ([`write_now`](self::write_now)). This module awaits phases, and does everything
-//! that is not on that path: the search for the key, conflicts, the search for memory, and the next attempt.
+//! Order of calls: [`Store::write`] chooses the slab (`placement`), begins an operation, and lets it make one
+//! [`Attempt`] after the other. An attempt follows the straight path as long as there is no conflict
+//! ([`uncontended`](self::uncontended)). On an immediate fabric, [`write_now`](self::write_now) executes its phases on
+//! the spot; otherwise this module awaits them. This module also does everything that is not on the straight path: it
+//! searches for the key, handles conflicts, awaits memory, and begins the next attempt.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `request` | `WriteRequest`: what the caller decides |
+//! | `placement` | the choice of the slab |
+//! | `attempt` | `Intent`, `Attempt` and its `AttemptStep`, `WriteRound` |
+//! | `uncontended`, `write_now` | the straight path; its execution on the spot |
+//! | `speculation` | speculative writes |
+//! | `contend`, `round` | the choice of a round's winner; the end of a round for its winner and its losers |
+//! | `insert`, `full_buckets` | `NewPair`: INSERT into a free slot; the error if no slot is free |
+//! | `moving`, `in_place` | `PairMove`: Moves; Moves in place |
+//! | `copies` | the copies of EC-oriented objects |
+//! | `demote` | the search for pairs to demote |
 
 mod attempt;
 mod contend;
@@ -92,7 +107,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(WriteRequest::delete(key).hinted(hint))
     }
 
-    /// Checks a write: returns the error that it would have whatever the store holds.
+    /// Returns the error that a write would have in any state of the store, for example because of its sizes.
     pub fn check_write(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
         self.check_key(&request.key)?;
         self.check_value(request.value.len())?;
@@ -104,7 +119,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         request: WriteRequest<'_, impl IntoKey<'k>>,
     ) -> impl Future<Output = Result<WriteResult, Error>> {
-        // Not async: each future in another one is one more copy of the request.
+        // Not an `async fn`, because each nested future would copy the request once more.
         self.execute(request.hashed(|key| self.key(key)))
     }
 
@@ -115,7 +130,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_value(value.len())?;
         let placed = match self.place(&request) {
             Ok(placed) => placed,
-            // On the heap: it is rare, and the futures of operations stay small.
+            // Boxed, because this case is rare: the futures of operations stay small.
             Err(error) => Box::pin(self.place_by_search(&request, error)).await?,
         };
         let PlacedWrite { slab, keeps, hint } = placed;
@@ -125,7 +140,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
                 stage_filled(&mut batch, slab, &key, bytes, fill)
             }
-            // A stripe is made of the whole value, and its copies need the same value.
+            // A stripe is computed from the whole value, and its copies contain the value too, so the value is needed
+            // as bytes.
             value => WriteValue::Bytes(value.bytes(&mut room)),
         };
         let mut op = self.operation_with(batch);
@@ -137,23 +153,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
                     Err(error)
                 }
-                // On the heap: it is rare, and the futures of operations stay small.
+                // Boxed, because this case is rare: the futures of operations stay small.
                 Err(why) => Box::pin(op.write_with_other_slab(&request, &intent, why)).await,
             },
         };
         op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(kind);
-        // Checked first: most writes need no future for it.
+        // Checked before the call, because most writes have too little to set free, and need no future for it.
         if self.sets_free(SET_FREE_TOGETHER) {
             self.set_free(SET_FREE_TOGETHER).await;
         }
         let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {
-            // On the heap: it is rare, and the futures of operations stay small.
+            // Boxed, because this case is rare: the futures of operations stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
         }
-        // Last: to look for memory takes blocks into use.
+        // Blocks are offered last, because `look_ahead` takes blocks into use.
         if opcode == Opcode::Delete && self.host.lends_log_blocks() {
             self.lend(key);
         } else if made_room || lack.is_some() {
@@ -162,8 +178,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// Returns the error of a write that finds no memory: if the write would have changed nothing, the error for
-    /// that.
+    /// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if
+    /// the write would have had this result anyway.
     async fn without_memory(&self, intent: &Intent<'_>) -> Error {
         let found = self.search(intent.key, None).await;
         match (intent.opcode, found.map(|found| found.value().is_some())) {
@@ -174,7 +190,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Has a value written into its place in its object, which the batch keeps.
+/// Stages a write's object in the batch, which keeps it, and lets `fill` write the value into its place there.
 #[cold]
 fn stage_filled<'v>(
     batch: &mut VerbBatch,
@@ -192,19 +208,19 @@ fn stage_filled<'v>(
     WriteValue::Staged { object, value_bytes }
 }
 
-/// The place in which the key was found.
+/// The result of the search for a write's key.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum KeyLocation {
-    /// This slot, which held this word.
+    /// The key is in this slot, which held this word.
     Slot(Hint),
-    /// None; with the words of the key's buckets.
+    /// The key is in none of its slots. Contains the words of its buckets.
     Absent(BucketWords),
-    /// One of the slots has changed meanwhile.
+    /// Not known, because one of the slots has changed meanwhile.
     Unknown,
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Makes attempts until one is done; `begun` is the first one, if there is one already.
+    /// Makes attempts until the write is done; `begun` is the first attempt, if it has begun already.
     async fn write<'i>(
         &mut self,
         intent: &'i Intent<'i>,
@@ -244,7 +260,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             (is_running, hint) = (false, None);
             let ended = match ended {
                 Err(Error::IndexFull) => self.grow_index_for(intent.key).await?,
-                // This answer depends on READs alone.
+                // These results depend on READs alone, so the session has to have a valid lease, or the members to
+                // vouch.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
                     let is_known = removed(Mutant::WritesAnswerUnheard);
                     if is_known || self.is_vouched_for(intent.key).await? {
@@ -268,32 +285,32 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits, not pinned, until there is memory for the slab that has none, or a newer view has come.
+    /// Waits, unpinned, until the slab `short` has memory, or a newer view has come.
     async fn await_room_to_write(
         &mut self,
         intent: &Intent<'_>,
         short: SlabKind,
         least: &mut u32,
     ) -> Result<(), Error> {
-        // Otherwise others that this operation waits for could wait for it.
+        // A pinned operation could wait for operations that wait for its end.
         if !removed(Mutant::WaitsWhileItActs) {
             self.pin.pause();
         }
         let to_delete = intent.opcode == Opcode::Delete;
         let view = self.view.clone();
         self.made_room = true;
-        // On the heap: it is rare, and the futures of operations stay small.
+        // Boxed, because this case is rare: the futures of operations stay small.
         match Box::pin(self.store.await_room(short, to_delete, least, &view)).await {
             Err(Error::OutOfMemory) => Err(Box::pin(self.store.without_memory(intent)).await),
             other => other,
         }
     }
 
-    /// Waits, not pinned, until the index is larger where the key belongs.
+    /// Waits, unpinned, for a newer view in which the index is possibly larger where the key belongs.
     async fn grow_index_for(&mut self, key: Key<'_>) -> Result<AttemptEnd, Error> {
         self.pin.pause();
         let full = Buckets::of(key, &self.view).subtable;
-        // On the heap: it is rare, and the futures of operations stay small.
+        // Boxed, because this case is rare: the futures of operations stay small.
         match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
             IndexGrowthAnswer::NewerView => Ok(AttemptEnd::Retry),
             IndexGrowthAnswer::Full => Err(Error::IndexFull),
@@ -305,7 +322,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Returns the value of a write; copied to `room` if it stands in its object.
+    /// Returns the value of a write. A value that is staged in its object is copied to `room`.
     fn bytes_of<'v>(&self, intent: &Intent<'v>, room: &'v mut Vec<u8>) -> &'v [u8] {
         match intent.value {
             WriteValue::Bytes(bytes) => bytes,
@@ -317,7 +334,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Notes that a write has ended with this result: if the outcome is known, its posted CASes are over.
+    /// Notes that a write has ended with this result. If the outcome is known, none of its CASes counts as posted any
+    /// more.
     #[inline]
     pub(super) fn clear_posted_if_outcome_known<T>(&mut self, result: &Result<T, Error>) {
         let is_known = |error: &Error| error.outcome() == FailedWriteOutcome::NotApplied;
@@ -393,8 +411,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     }
                 }
                 (KeyLocation::Absent(words), _) => {
-                    // On the heap, like everything that an update with a right hint does not need: the futures of
-                    // operations are moved, and stay small.
+                    // Boxed, like everything that an UPDATE with a right hint does not need, because the futures of
+                    // operations are moved and should stay small.
                     let new = NewPair::new(self, attempt, &words);
                     if let Some(ended) = Box::pin(new.insert()).await? {
                         return Ok(ended);

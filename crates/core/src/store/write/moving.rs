@@ -7,17 +7,17 @@
 //! 4  CAS the primary                                                                    (round.rs)
 //! ```
 //!
-//! An EC-oriented object is moved *in place* where that can be ([`in_place`](super::in_place)).
+//! If possible, an EC-oriented object is moved *in place* ([`in_place`](super::in_place)).
 //!
-//! A Move is a write round whose new value is the old one. It goes by the word that the primary has shown since the
-//! operation was last pinned, so its value is that word's, and no round of another word can take it. As with every
-//! write, all places have answered step 2 before any other operation can learn of the object. So a process that goes on
-//! with the Move of a dead client finishes a round, and need not know what was moved.
+//! A Move is a conflict round that writes the old value again. The primary has shown the round's old word since the
+//! operation was last pinned, so the value belongs to this word, and the Move's CASes cannot succeed in the round of
+//! another word. As with every write, all replicas have answered step 2 before any other operation can learn of the
+//! object. So a process that finishes the Move of a dead client only finishes a round, and need not know the pair.
 //!
-//! A Move wins and loses by the rules of every round. But a writer that loses to a Move has not been overwritten. By
-//! rule L ([`round`](super::round)) it starts again: the moved bit of the word tells it to. A Move that loses waits
-//! for the end of its round like every loser: until then a view change may settle on its object. It does not try
-//! again.
+//! A Move wins and loses by the rules of every round, but it does not overwrite a value. So a writer that loses to a
+//! Move starts again, by rule L ([`round`](super::round)); it recognises the Move by the moved bit in the word. A Move
+//! that loses waits for the end of its round like every loser, because until then a view change can settle on the
+//! Move's word. It does not try again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -40,12 +40,12 @@ use crate::verbs::Fabric;
 /// The result of giving a pair another redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// The pair has that redundancy now.
+    /// The pair has the wanted redundancy now.
     Moved,
-    /// The pair had that redundancy already, or is out of the Move's reach.
+    /// The pair already had the wanted redundancy, or is not in the Move's scope.
     Unchanged,
-    /// A write of the key, or another Move, has won. If there still is a pair, it has the redundancy that the winner
-    /// has chosen.
+    /// A write of the key, or another Move, has won the round. If the pair still exists, the winner has chosen its
+    /// redundancy.
     Overtaken,
 }
 
@@ -54,9 +54,10 @@ pub enum Transition {
 pub enum MoveScope {
     /// Any pair of the key.
     Anywhere,
-    /// The pair, if it is still in this object: then it has not been written since it was chosen.
+    /// Only a pair whose object is still at this address. Such a pair has not been written since the caller chose it.
     At(Address),
-    /// The same, if the Move can be in place: to erasure coding it needs no memory then.
+    /// Only a pair whose object is still at this address and that can be moved in place. Then a Move to erasure coding
+    /// needs no memory.
     InPlaceAt(Address),
 }
 
@@ -70,8 +71,8 @@ impl MoveScope {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Gives the value of a key that must exist another redundancy. Takes 4 phases if the hint is right, else 5; with
-    /// one index replica one less.
+    /// Gives the value of a key that must exist another redundancy. Takes 4 phases if the hint is right, otherwise 5;
+    /// with one index replica one phase less.
     pub async fn set_redundancy<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -81,7 +82,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.move_pair(key, redundancy, hint, MoveScope::Anywhere).await
     }
 
-    /// Does the same as [`Store::set_redundancy`] if the pair is in reach; else the pair is `Unchanged`.
+    /// Does the same as [`Store::set_redundancy`] if the pair is in `scope`; otherwise leaves the pair `Unchanged`.
     pub async fn move_pair<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -113,9 +114,9 @@ pub(super) struct PairMove<'o, 's, 'k, F: Fabric, H: Host> {
     key: Key<'k>,
     redundancy: Redundancy,
     scope: MoveScope,
-    /// A block that is not in use already is taken if one in so many of its objects is free.
+    /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
     pub least: u32,
-    /// Whether an attempt in place has failed: the next one is out of place.
+    /// Whether an attempt in place has failed, so that the next attempt writes a new object.
     leaves_its_place: bool,
 }
 
@@ -125,15 +126,15 @@ enum MovedPair {
     At { place: Hint, value: Vec<u8> },
     /// There is no pair.
     Absent,
-    /// It is not known: try again.
+    /// Not known: the search has to be repeated.
     Unknown,
 }
 
-/// The progress of a Move.
+/// The result of one attempt to move a pair.
 enum MoveProgress {
-    /// The Move has ended; with the key's place.
+    /// The Move has ended. Contains the key's hint for the cache, if there is one.
     Done(Transition, Option<Hint>),
-    /// Try again, with this hint.
+    /// The Move has to be tried again, with this hint.
     Retry(Option<Hint>),
 }
 
@@ -177,7 +178,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         }
         let slab = match self.op.store.slab_of(self.redundancy, self.key.len(), value.len()) {
             Ok(slab) => slab,
-            // The error depends on words that were READ.
+            // The error depends on words that were READ, so the members have to vouch for them.
             Err(error) => return self.if_vouched(Err(error)).await,
         };
         let intent = Intent {
@@ -192,7 +193,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             if self.leaves_its_place { None } else { self.begin_in_place(&intent, place) };
         let begun = match in_place {
             Some(begun) => begun,
-            // Another session has the block, or another operation is under way there.
+            // The Move in place is impossible now, for example because another session has the block.
             None if matches!(self.scope, MoveScope::InPlaceAt(_)) => return Ok(unchanged),
             None => self.op.store.begin_attempt(&intent, Some(place), self.least, &self.op.view),
         };
@@ -219,7 +220,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         Ok(MoveProgress::Retry(None))
     }
 
-    /// Returns a result that depends on READs alone, if the members vouch for them.
+    /// Returns a result that depends on READs alone, if the members vouch for these READs; otherwise lets the Move try
+    /// again.
     async fn if_vouched(
         &mut self,
         result: Result<MoveProgress, Error>,
@@ -234,8 +236,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             return Ok(MovedPair::Unknown);
         };
         let from_backups = search.has_used_backups();
-        // A word that backups show beside their primary is not known to be committed. If a newer view has come on the
-        // way, the slot may be frozen by it.
+        // A word that was read from backups although there is a primary is not known to be committed. If a newer view
+        // has come meanwhile, it has possibly frozen the slot.
         let may_write = passes(Mutant::MovesWhileFrozen, self.op.may_write_now(self.key));
         if from_backups || !may_write {
             self.op.pin.pause();

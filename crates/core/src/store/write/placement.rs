@@ -1,11 +1,11 @@
 //! The redundancy of a write's pair, and with it the slab of its object.
 //!
-//! 1. *Before the write* a slab is chosen by the request's placement. Of the pair that the write replaces only the hint
-//!    is known.
-//! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS mentions the object
+//! 1. *Before the write* the slab is chosen by the request's placement and hint. Nothing else is known yet of the pair
+//!    that the write replaces.
+//! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS names the object
 //!    ([`StoreOp::is_well_placed`]).
-//! 3. *If the slab is wrong*, or has no room, the write goes on with another one. That is done once, so that the write
-//!    ends even if others change the pair again and again.
+//! 3. *If the slab is wrong*, or has no room, the write begins again with another slab. It does so only once, so that
+//!    it ends even if other sessions change the pair's redundancy again and again.
 
 use alloc::vec::Vec;
 
@@ -23,15 +23,15 @@ use crate::verbs::Fabric;
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum KeepRedundancy {
-    /// No: the slab is the right one, whatever redundancy the pair has.
+    /// No. The slab is right whatever redundancy the pair has.
     No,
-    /// Yes. The slab is that of a new pair.
+    /// Yes. The slab is the one for a new pair.
     IfItExists,
-    /// Yes. The slab is that of the pair that a hint shows; a new pair gets this redundancy.
+    /// Yes. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
     AsHinted(Redundancy),
 }
 
-/// A write with its slab.
+/// The slab that was chosen for a write.
 pub(super) struct PlacedWrite {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
@@ -40,9 +40,9 @@ pub(super) struct PlacedWrite {
     pub hint: Option<Hint>,
 }
 
-/// The reason for which nothing is written from a slab.
+/// The reason for which a write with its slab has failed.
 pub(super) enum NotWritten {
-    /// The slab has the wrong redundancy for the pair at this place, or if there is none, for a new pair.
+    /// The slab has another redundancy than the pair at this place, or, without a place, than a new pair should have.
     Misplaced(Option<Hint>),
     /// The write fails.
     Failed(Error),
@@ -55,8 +55,8 @@ impl From<Error> for NotWritten {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns the error of a write whose pair can have no redundancy that the placement allows, whatever the pair
-    /// has that the write replaces.
+    /// Returns an error if a pair of these sizes can have no redundancy that the placement allows, whatever redundancy
+    /// the replaced pair has.
     pub(super) fn check_placement(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
         let WriteRequest { key, value, placement, .. } = request;
         let demand = placement.of_new_pair();
@@ -92,8 +92,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(PlacedWrite { slab, keeps, hint: *hint })
     }
 
-    /// Chooses the slab of a write of which only the `error` is known that a new pair would have: that of the pair
-    /// that it replaces, or a replicated one.
+    /// Chooses the slab of a write after [`Store::place`] failed with `error`, because a new pair cannot have its
+    /// redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls back to
+    /// them.
     pub(super) async fn place_by_search(
         &self,
         request: &WriteRequest<'_, Key<'_>>,
@@ -125,8 +126,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(placed(self.slab_of_new(demand, &key, value_bytes)?, None))
     }
 
-    /// Chooses the slab after the one of this intent has proved wrong; with a hint for the next attempt. If the pair
-    /// that was found cannot keep its redundancy, the slab is right after all.
+    /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt. If the pair
+    /// that was found cannot keep its redundancy, the slab stays the same.
     fn place_again(
         &self,
         request: &WriteRequest<'_, Key<'_>>,
@@ -142,7 +143,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 (kept.unwrap_or(intent.slab), Some(found.uncertain()))
             }
             NotWritten::Misplaced(None) => (of_new()?, None),
-            // There is no room any more for the redundancy that the pair has.
+            // There is no room for the redundancy of the pair that the hint showed, so the write takes that of a new
+            // pair.
             NotWritten::Failed(error) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
                 (of_new().map_err(|_| error)?, None)
             }
@@ -156,14 +158,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(PlacedWrite { slab, keeps: KeepRedundancy::No, hint })
     }
 
-    /// Returns the slab of the redundancy that a word shows, if a value can have it.
+    /// Returns the slab for the redundancy of a word's pair, if a value of these sizes can have this redundancy.
     #[cold]
     fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
         let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
         self.slab_of(redundancy, key.len(), value_bytes).ok()
     }
 
-    /// Returns the slab for a new pair: of the redundancy that is demanded, or of the one that it falls back to.
+    /// Returns the slab for a new pair: of the demanded redundancy, or of the one to which the demand falls back.
     fn slab_of_new(
         &self,
         demand: &RedundancyDemand,
@@ -179,7 +181,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the slab for the object of a write.
+    /// Returns the slab for an object of this redundancy and these sizes.
     #[inline]
     pub(super) fn slab_of(
         &self,
@@ -197,7 +199,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         })
     }
 
-    /// Returns whether there are regions for this redundancy, or enough members for one.
+    /// Checks that there are regions of this redundancy, or enough members for one.
     #[cold]
     fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
@@ -213,7 +215,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the error of a write that found no room: its redundancy needs more members, or memory is full.
+    /// Returns the error of a write whose slab has no room: its redundancy needs more members, or memory is full.
     pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
         let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
         else {
@@ -228,7 +230,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether the slab of an attempt is right for the pair that was found, or if there is none, for a new one.
+    /// Returns whether the slab of an attempt is right for the pair that was found, or for a new pair if none was
+    /// found.
     pub(super) fn is_well_placed(&self, attempt: &Attempt<'_>, found: Option<Hint>) -> bool {
         let Intent { keeps, key, value, slab, .. } = attempt.intent;
         match (keeps, found) {
@@ -241,7 +244,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Goes on with another slab than the write began with.
+    /// Executes the write again, with another slab than it began with.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,

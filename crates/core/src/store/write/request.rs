@@ -8,7 +8,7 @@ use crate::stats::OpKind;
 use crate::store::Hint;
 
 /// A write of one key, for [`Store::write`](crate::Store::write); `key` is a [`Key`](crate::race::Key), or its bytes.
-/// By default the pair is replicated, there is no hint, and nothing watches.
+/// By default the pair is replicated, without a hint and without a watch.
 #[derive(Clone, Copy)]
 pub struct WriteRequest<'a, K> {
     pub(super) opcode: Opcode,
@@ -40,9 +40,8 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Bytes(value))
     }
 
-    /// Does the same as [`WriteRequest::upsert`], with a value of `value_bytes` bytes that `fill` writes into its
-    /// place, which holds zeros before. `fill` is called once, before the operation is pinned: it may take its time,
-    /// and use the store.
+    /// Does the same as [`WriteRequest::upsert`], with a value of `value_bytes` bytes that `fill` writes into a buffer
+    /// of zeros. `fill` is called once, before the operation is pinned, so it can take long and can use the store.
     pub fn upsert_filled(key: K, value_bytes: usize, fill: &'a Fill<'a>) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Filled(value_bytes, fill))
     }
@@ -52,7 +51,7 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Delete, key, Value::Bytes(&[]))
     }
 
-    /// Returns the request with this placement, or exactly this redundancy.
+    /// Returns the request with this placement; a [`Redundancy`] demands exactly that redundancy.
     pub fn placed(self, placement: impl Into<Placement>) -> WriteRequest<'a, K> {
         WriteRequest { placement: placement.into(), ..self }
     }
@@ -62,8 +61,8 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest { hint, ..self }
     }
 
-    /// Returns the request of a write that calls `watch` before it posts its commit. If the write succeeds without
-    /// that call, others have decided it: it lost, or a view change has committed it.
+    /// Returns the request of a write that calls `watch` before it posts its commit. If the write succeeds without that
+    /// call, it lost its round, or a view change has committed it.
     pub fn watched(self, watch: &'a Watch<'a>) -> WriteRequest<'a, K> {
         WriteRequest { watch: Some(watch), ..self }
     }

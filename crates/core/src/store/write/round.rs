@@ -7,15 +7,15 @@
 //! lost      READ the primary until it shows that the round has ended
 //! ```
 //!
-//! A writer that loses a round on an *occupied* slot has lost it to a write of the same key. A losing UPDATE took
-//! effect just before the winner's write: it succeeds, unless others may have read the winner's word before the
-//! UPDATE began (`backup_reads`). So a session without a valid lease asks the members. A losing DELETE must not claim
-//! that the key is gone when the winner wrote a new value: it starts again.
+//! A writer that loses a round on an *occupied* slot has lost it to a write of the same key. A losing UPDATE takes
+//! effect right before the winner's write, so it succeeds, unless other sessions have possibly read the winner's word
+//! from backups before the UPDATE began (`backup_reads`). So a session without a valid lease asks the members first. A
+//! losing DELETE starts again, because the key still exists if the winner wrote a new value.
 //!
-//! *Rule L*. A Move ([`moving`](super::moving)) wins a round with the value that was there before, so it has
-//! overwritten no write. A loser that finds the word of a Move after the end of the round starts again. Only the word
-//! of the primary decides: a word on backups may belong to a writer that loses, too. If the primary shows another
-//! word by then, its writer has replaced the Move's word, and the loser took effect just before that.
+//! *Rule L*. A Move ([`moving`](super::moving)) wins a round with the old value, so it has overwritten no write. If a
+//! loser finds the word of a Move on the primary after the end of the round, it starts again. A Move's word on a backup
+//! does not count, because that Move has possibly lost, too. If the primary already shows a later writer's word
+//! instead, this later writer has replaced the Move's word, and the loser took effect right before it.
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, Intent, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
@@ -29,7 +29,7 @@ use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// As the winner, changes all backups from one own word to another.
+    /// Replaces the winner's word on all backups by another word of the winner.
     pub(super) async fn rewrite_backups(
         &mut self,
         winner: &Winner,
@@ -66,10 +66,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    /// As the winner, commits the own word of the round on the primary.
+    /// Commits the winner's word on the primary.
     ///
-    /// Returns whether it is done; `false` only with one index replica, where the CAS of the primary is the round,
-    /// and another writer's came first.
+    /// Returns true if the CAS has succeeded. Returns false only with one index replica, where this CAS is the whole
+    /// round, if another writer's CAS came first.
     pub(in crate::store) async fn commit(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -82,7 +82,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.is_committed(&round, expected, cas)
     }
 
-    /// As the winner, posts the CAS of the primary.
+    /// Posts the CAS by which the winner commits its word on the primary.
     pub(super) fn post_commit(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -117,8 +117,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Err(Error::Interrupted { what: "the primary changed under its winner" })
     }
 
-    /// As a loser, waits until the round is over. Returns the word that the primary shows then; `None` if the view
-    /// changes: the winner may be dead, and is recovered only after the change.
+    /// Waits, for a loser, until the round is over. Returns the word that the primary shows then. Returns `None` if the
+    /// view changes meanwhile, because the winner is possibly dead, and is recovered only after the change.
     pub(super) async fn await_end(
         &mut self,
         slot: SlotRef,
@@ -177,13 +177,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             self.free_lost(round.own, end);
         }
         let end = judged.unwrap_or(end);
-        // Others may have read the winner's word from the backups before this operation began.
+        // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
         let counts = passes(Mutant::LosersDoNotAsk, self.store.has_valid_lease())
             || self.is_vouched_for_now(attempt.intent.key).await;
         Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
     }
 
-    /// Does what mutants do that do not wait for the end of a lost round.
+    /// Ends a lost round for mutants that wrongly do not wait for its end, or free the loser's object too early.
     #[cfg(feature = "mutants")]
     fn end_lost_round_at_once(
         &mut self,
@@ -201,8 +201,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         hurries.then_some(AttemptEnd::Done(None))
     }
 
-    /// Returns the end of an attempt whose CAS of the primary is executed. Its own word stands there, or with one
-    /// index replica perhaps another writer's.
+    /// Ends an attempt whose CAS of the primary was executed. `done` says whether that CAS succeeded; with one index
+    /// replica, another writer's CAS possibly came first.
     pub(in crate::store) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> AttemptEnd {
         let AttemptStep::Committing(round, cas) = attempt.step() else {
             unreachable!("it commits")
@@ -231,8 +231,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// Returns the end of a write that lost its round to another write of the same key. `end`: the word that the primary
-/// has shown since the round has ended.
+/// Returns the end of a write that lost its round to another write of the same key. `end` is the word that the primary
+/// showed after the round.
 fn lost(intent: &Intent<'_>, end: Slot) -> AttemptEnd {
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,

@@ -1,29 +1,29 @@
-//! UPDATE and DELETE by a speculative write: the backups are CASed before the slot was read.
+//! UPDATE and DELETE by a speculative write: the backups are CASed before the slot has been read.
 //!
 //! ```text
 //! post     WRITE the object to its replicas; CAS hint -> own on all backups; READ the slot   (1 phase)
 //! commit   CAS hint -> own on the primary                                                    (1 phase)
 //! ```
 //!
-//! Let *w* be the word of the hint. It was committed in this slot for this key, and no session writes it again until
-//! the operation ends. Each backup holds the primary's word, or one of the round that began from that word. So a CAS
-//! that succeeds proves that the primary shows *w*, and has shown it since before the operation began; and a primary
-//! that shows *w* proves the same. Then everything is as if the operation had read the slot first. If there is
-//! neither proof, the round of *w* may have been over long before. But then all CASes have failed: no session has
-//! seen the own word, and the attempt goes on with the word that the slot shows, and with the same object.
+//! Let *w* be the hint's word. It was committed in this slot for this key, and no session writes it again until the
+//! operation ends. Each backup shows the primary's word, or a word of the round that replaces the primary's word. So a
+//! CAS that succeeds proves that the primary shows *w*, and has shown it since before the operation began. If the READ
+//! of the slot shows *w*, that proves the same. Then everything is as if the operation had read the slot first. Without
+//! either proof, the round that replaced *w* was possibly over long before. But then all CASes have failed, so no
+//! session has seen the own word, and the attempt goes on with the word that the slot shows, and with the same object.
 //!
 //! The conditions (decision 0021, and the models of `spec`, show what goes wrong without them):
 //!
 //! * *The word was seen within the window* of epochs in which no word recurs ([`Hint::seen`], [`WINDOW_EPOCHS`]), and
-//!   the caller is sure that it is the key's. By this view it still leads to a pair, and its slot is still one of the
-//!   key's.
-//! * *The object is written before the CAS* on each memory node, and *lies on the nodes of all backups of the slot,
-//!   and only on nodes of replicas of the slot*. So where the word stands, its object is complete, whatever became of
-//!   the WRITEs elsewhere. And a node that does not answer holds a replica of the slot, so the change without the
-//!   node settles the slot.
-//! * *A process that goes on with the write* [completes](crate::data) the object first.
+//!   the caller is sure that it is the key's. In the present view the word still leads to a pair, and its slot is still
+//!   one of the key's.
+//! * *The object is written before the CAS* on each memory node, and *lies on the nodes of all backups of the slot, and
+//!   only on nodes of replicas of the slot*. So each node that shows the word has the complete object, even if the
+//!   WRITEs on other nodes failed. And a node that does not answer holds a replica of the slot, so the view change that
+//!   removes the node settles the slot.
+//! * *A process that finishes the write of a dead client* [completes](crate::data) the object first.
 //!
-//! On an immediate fabric nothing is written speculatively: a phase is a call there.
+//! On an immediate fabric nothing is written speculatively, because a phase costs only a function call there.
 
 use super::attempt::{Attempt, AttemptStep};
 use crate::data::Redundancy;
@@ -37,8 +37,8 @@ use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// Returns the number of epochs for which a word that stands somewhere does not recur. An EC-oriented pair has
-/// several words in one life, so there are fewer.
+/// Returns the number of epochs within which a slot word does not recur. The number is smaller for an EC-oriented
+/// object, which has several words, one for each turn, in each use of its address.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
     let is_oriented = matches!(region, Some(Redundancy::Oriented(_)));
@@ -50,8 +50,8 @@ fn window(view: &View, word: Slot) -> u64 {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns the subtable beside which the object of a write is best, if that may let the write speculate by this
-    /// hint.
+    /// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that
+    /// the write can speculate by this hint. Returns `None` if it cannot.
     pub(super) fn best_beside(
         &self,
         hint: Option<Hint>,
@@ -66,24 +66,24 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether the attempt may begin with a speculative write by this hint.
+    /// Returns whether the attempt can begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
         let Some(now) = self.pin.epoch() else { return false };
-        // Before this operation ends there is at most one epoch more, or another master's. Memory that waits for a
-        // window waits until all sessions have heard of those.
+        // Before this operation ends, the epoch grows by at most one, or jumps because another master leads. Memory
+        // that waits for its window is not reused before all sessions have heard of such a jump.
         let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
         let is_old = removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
-        // Since the hint was seen, the key may have come to another subtable: `await_writable` has judged that one,
-        // not the hint's.
+        // Since the hint was seen, a split has possibly moved the key to another subtable. `await_writable` has checked
+        // that one, not the hint's.
         if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
             return false;
         }
-        // A pair that was lost with its only memory node leaves its word in the slot. And for a region that is not in
-        // this view, it cannot be told how often its words change.
+        // The word of a pair that was lost with its only memory node stays in the slot. And for a region that this view
+        // does not have, the window is unknown.
         if guard(Mutant::SpeculatesOnLostPairs, self.view.object_of(word).is_none()) {
             return false;
         }
@@ -111,8 +111,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    /// Evaluates the executed speculative write. If the round of the hint's word may have been over, returns the slot
-    /// with the word that it shows: then no word of the attempt stands in a slot.
+    /// Evaluates the executed speculative write. If it is not proved that the round was open, returns the slot with the
+    /// word that it shows; then no slot shows a word of the attempt.
     pub(super) fn check_speculation(
         &mut self,
         attempt: &mut Attempt<'_>,

@@ -1,5 +1,6 @@
 //! The straight path of a write (fast path), for a write without conflicts: the phases of an UPDATE, UPSERT or DELETE
-//! whose hint is right, or of the INSERT of a key ([`insert`](super::insert)) that no slot may refer to.
+//! whose hint is right, or of the INSERT of a key ([`insert`](super::insert)) to which none of its slots possibly
+//! refers.
 //!
 //! ```text
 //! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:
@@ -12,11 +13,11 @@
 //! CAS the primary
 //! ```
 //!
-//! [`StoreOp::advance`] takes the answers of one phase and posts the next one. It waits for nothing, so that its
-//! caller is free in how to execute the phases: [`write`](super) awaits them, [`write_now`](super::write_now)
-//! executes each on the spot. Anything that is not on this path is returned as an [`SlowPath`], and left to
-//! [`write`](super). If only READs have led there, the attempt's step stays the same, so that the question can
-//! be asked again.
+//! [`StoreOp::advance`] evaluates the answers of one phase and posts the next phase. It waits for nothing, so that
+//! callers can execute phases in their own way: [`write`](super) awaits them, [`write_now`](super::write_now) executes
+//! each on the spot. If an attempt leaves this path, `advance` returns [`AttemptAction::SlowPath`], and
+//! [`write`](super) goes on. If only READs have led there, the attempt's step stays the same, so that `write` can call
+//! `advance` once more with the same result.
 
 use alloc::boxed::Box;
 
@@ -34,24 +35,25 @@ use crate::verbs::{Fabric, Ticket};
 pub(super) enum AttemptAction {
     /// Execute the phase that the attempt has posted.
     Phase,
-    /// Nothing: the CAS of the primary has replaced its round's old word, or with one index replica found another
-    /// writer's word.
+    /// Nothing, because the attempt has ended. `committed` says whether the CAS of the primary replaced the round's old
+    /// word; with one index replica it possibly found another writer's word.
     Ended { committed: bool },
     /// Leave the straight path.
     SlowPath(SlowPathReason),
 }
 
-/// The reason for which an attempt leaves the straight path. Words are on the heap: they are rare, and this is moved.
+/// The reason for which an attempt leaves the straight path. Words of buckets are boxed, because they are rare and this
+/// value is moved.
 pub(super) enum SlowPathReason {
-    /// The attempt had no hint that could be right, and the buckets show these words. Either one of them may be the
-    /// key's, or they alone do not tell what is to be done. The object is written.
+    /// The attempt had no usable hint, and the buckets show these words. Possibly one of them is the key's, or they
+    /// alone do not decide what to do. The object is written.
     Find(Box<BucketWords>),
     /// The hint was wrong, and its slot shows this word. The object is written.
     Follow(Hint),
     /// The CASes of the backups alone have not won the round.
     Decide,
-    /// For a new key: the CASes of the backups alone have not won the round, or another slot may have the key. With
-    /// the words that the buckets showed before the CASes.
+    /// For a new key: the CASes of the backups alone have not won the round, or another slot possibly has the key.
+    /// Contains the words that the buckets showed before the CASes.
     Install(Box<BucketWords>),
 }
 
@@ -151,7 +153,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(AttemptAction::Phase)
     }
 
-    /// Posts the object, and the READs of the key's buckets.
+    /// Posts the WRITE of the object, and the READs of the key's buckets.
     fn post_looking(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptAction, Error> {
         self.batch.clear();
         let reads_first = self.reads_first();
@@ -161,7 +163,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
         if let [_, looked_on, ..] = self.view.subtables[buckets.subtable as usize].replicas() {
-            // The backup on which the look of an INSERT reads the buckets.
+            // Prefetches the buckets on the backup where the look of an INSERT reads them.
             buckets.lines(*looked_on).for_each(|at| self.store.fabric.prefetch(at.node, at.offset));
         }
         if reads_first {
@@ -171,8 +173,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(AttemptAction::Phase)
     }
 
-    /// Goes on after the object is written and the buckets are read. If they have room for a new key, and none of
-    /// their slots may refer to it, posts the CASes of the backups, and the look.
+    /// Goes on after the object is written and the buckets are read. If the key is to be inserted, there is a free
+    /// slot, and no slot possibly refers to the key, posts the CASes of the backups and the look, and returns `None`.
     fn after_bucket_reads(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -198,11 +200,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(None)
     }
 
-    /// Returns whether the READs of the first phase go before its WRITEs. Usually they do: a processor that loads
-    /// first need not wait for its stores. If WRITEs would wait for READs before them, the READs go last. The order
-    /// does not matter for the result: across nodes there is none, no other operation knows of the object yet, and a
-    /// READ that meets the object (at the address of a hint that is not the slot's any more) counts for nothing,
-    /// since the slot does not show the hint's word.
+    /// Returns whether the READs of the first phase are posted before its WRITEs. Usually they are, because a processor
+    /// that loads first need not wait for its stores. On a fabric whose WRITEs wait for earlier READs, the READs are
+    /// posted last.
+    ///
+    /// The result does not depend on the order: verbs on different nodes have none, and no other operation knows of the
+    /// object yet. If the hint is outdated and its address is that of the new object, the READ possibly meets the new
+    /// object. This READ is ignored, because the slot does not show the hint's word.
     pub(super) fn reads_first(&self) -> bool {
         !self.store.fabric.waits_for_reads()
     }
@@ -230,8 +234,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    /// Evaluates the executed first phase. Returns the hint, if the slot still holds its word and that leads to the
-    /// key; else the slot with the word that it holds.
+    /// Evaluates the executed first phase. Returns the hint if the slot still holds the hint's word and this word leads
+    /// to the key; otherwise returns the slot with the word that it holds.
     fn check_hint_reads(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -252,8 +256,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(HintCheck::Wrong(shown))
     }
 
-    /// Evaluates the first phase of a doubted hint, for which the switch may have brought the object that the slot
-    /// leads to.
+    /// Evaluates the first phase of a doubted hint, for which a switch possibly has brought the object of the slot.
     #[cold]
     fn check_steered_hint(
         &mut self,
@@ -274,7 +277,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         })
     }
 
-    /// Posts the CASes of the backups for the slot in which the key was found. Returns whether there are any.
+    /// Posts the CASes of the backups for the slot in which the key was found. Returns whether there are any backups.
     #[inline]
     pub(super) fn compete(&mut self, attempt: &mut Attempt<'_>, found: Hint) -> bool {
         let round = attempt.round_on(found);

@@ -1,9 +1,8 @@
-//! Writes that are executed on the spot, where the fabric is immediate.
+//! Writes that are executed on the spot, on an immediate fabric.
 //!
-//! If there is nothing to wait for, an operation's remaining cost is its futures. So there are none here: each phase
-//! is a call. As soon as there is anything else to do than the [straight path](super::uncontended), the attempt goes on
-//! in [`write`](super), from its present step: with the same object, the same view and the results in the
-//! batch.
+//! If there is nothing to wait for, futures are the main cost of an operation. So this code has none: each phase is a
+//! function call. As soon as an attempt has to leave the [straight path](super::uncontended), it goes on in
+//! [`write`](super), from its present step: with the same object, the same view, and the results in the batch.
 
 use super::attempt::{Attempt, AttemptEnd, Intent};
 use super::uncontended::AttemptAction;
