@@ -75,9 +75,9 @@ pub struct Hint {
 /// The trust in a hint, which decides how an operation uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintTrust {
-    /// The primary showed the word in this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, in an
-    /// operation whose READs are valid. A caller that passes such a hint promises that the word certainly leads to the
-    /// key. Never used on an immediate fabric.
+    /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, the primary certainly showed the word. A
+    /// caller that passes such a hint promises that the word certainly leads to the key. On an immediate fabric no hint
+    /// has this trust.
     FreshSince(u64),
     /// The hint can have a wrong slot or word.
     Unverified,
@@ -280,8 +280,8 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     view: ViewRef,
     batch: VerbBatch,
     cost: Cost,
-    /// The operation's pin in a view and an epoch. Also records whether other sessions have possibly seen the
-    /// operation.
+    /// The operation's pin in a view and an epoch. Also records whether other sessions have possibly seen effects of
+    /// the operation.
     pin: OperationPin<'s, F, H>,
     /// Whether the operation has searched for memory.
     made_room: bool,
@@ -606,7 +606,7 @@ fn slot_word(batch: &VerbBatch, ticket: Ticket) -> Result<Slot, FailedVerb> {
 /// The error for a slot with a word that no client of this cluster writes.
 const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible object" };
 
-/// Slots that may refer to a key, each with the READ of its object.
+/// Slots that possibly refer to a key, each with the READ of its object.
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
 /// The result of a search for a key among some slots.

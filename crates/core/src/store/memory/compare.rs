@@ -8,10 +8,10 @@
 //! 2. READ all slots on all replicas, in any order. Every writer of the noted objects has ended, or is recovered, so no
 //!    process puts the objects' words into slots any more, unless the view changes, which makes the comparison void. So
 //!    a replica that shows such a word at the end of this step has shown it all the time, and an object to which no
-//!    slot leads is garbage. A word that only backups show was left by a writer that lost its round. Such a word counts
-//!    as well: it usually vanishes, but if a memory node is lost, a view change can settle on it. A word at an even
-//!    turn also protects its object's copies, which the copy words name as long as the word is in the slot. If the word
-//!    is replaced meanwhile, the writer that replaces it frees the copies.
+//!    slot leads is garbage. A word that only backups show was left by a writer that lost its round. Such a word
+//!    protects its object, too: it usually vanishes, but if a memory node is lost, a view change can settle on it. A
+//!    word at an even turn also protects its object's copies, which the copy words name as long as the word is in the
+//!    slot. If the word is replaced meanwhile, the writer that replaces it frees the copies.
 //! 3. Wait until all operations have ended that had begun before the end of step 2, and until everything that they
 //!    freed is set free, or never will be (`Epochs::is_settled`). A bit that is set later would count as that of a
 //!    later object at the same address.

@@ -49,7 +49,7 @@ pub(super) struct SessionMemory {
     unverifies_from: Cell<u64>,
     /// The number of operations that search for memory.
     allocating: Cell<usize>,
-    /// Whether the pool had no block left when the last one was asked for.
+    /// Whether the pool had no block left when the session last asked for one.
     pool_was_empty: Cell<bool>,
 }
 
@@ -111,7 +111,7 @@ impl SessionMemory {
         self.slabs.borrow_mut().forget(|block| view.block(block).is_none());
     }
 
-    /// Returns whether the pool had no block left when the last one was asked for.
+    /// Returns whether the pool had no block left when the session last asked for one.
     pub fn pool_was_empty(&self) -> bool {
         self.pool_was_empty.get()
     }

@@ -472,7 +472,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     }
 }
 
-/// Counts an operation that searches for memory, until the guard is dropped, also together with the operation.
+/// Counts an operation that searches for memory, until the guard is dropped, also if the operation is dropped.
 struct MemorySearchGuard<'s>(&'s Cell<usize>);
 
 impl<'s> MemorySearchGuard<'s> {
@@ -488,8 +488,8 @@ impl Drop for MemorySearchGuard<'_> {
     }
 }
 
-/// Takes an operation out of this count while it waits and changes no blocks, until the guard is dropped, also together
-/// with the operation.
+/// Takes an operation out of this count while it waits and changes no blocks, until the guard is dropped, also if the
+/// operation is dropped.
 struct MemoryWaitGuard<'s>(&'s Cell<usize>);
 
 impl<'s> MemoryWaitGuard<'s> {

@@ -95,8 +95,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Frees the own object after a lost round whose slot shows `now`. The copies of the own word are freed separately
-    /// ([`copies`](crate::store::write::copies)).
+    /// Frees the writer's own object after a lost round, unless the word `now`, which the slot shows, has this object's
+    /// identity. The copies of the own word are freed separately ([`copies`](crate::store::write::copies)).
     pub(in crate::store) fn free_lost(&mut self, own: Slot, now: Slot) {
         if now.identity() != own.identity() {
             self.free(own.withdrawn());
@@ -163,7 +163,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         is_frozen(&self.op.view, block)
     }
 
-    /// Returns the places on all replicas that lie `offset` bytes behind a block's start.
+    /// Returns the place `offset` bytes after a block's start, on each replica of the block.
     pub(super) fn places_in(
         &self,
         block: Address,
@@ -234,8 +234,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns whether there are neither freed objects without their bits, nor holds. If there are only holds, first
-    /// advances the local epoch that is published to that of the oldest hold.
+    /// Returns whether there are neither freed objects that wait for their bits, nor holds. If there are only holds,
+    /// lets `since` be the local epoch of the oldest hold.
     fn nothing_waits(&self) -> bool {
         let freed = &self.memory.freed;
         if freed.words.borrow().is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! An object that fails its CRC, or whose start shows another key, proves nothing, because possibly this replica is
 //! damaged and another one is not. So before an operation takes a word for another key's, it has READ the word's object
-//! whole, with a good CRC. Before it takes a word for no key's, it has READ all replicas of the object whole.
+//! whole, with a good CRC. Before it gives an object up as damaged, it has READ all replicas of the object whole.
 //!
 //! ```text
 //! re-read  READ the slot again, and every replica of its object, whole           (1 phase, rare)
@@ -18,7 +18,7 @@
 //!
 //! The operation *repairs* damaged replicas if the primary shows the word and the word is not tentative, because such a
 //! word is committed. Its object stays as it is until this operation ends, even if another writer replaces the word.
-//! Therefore the WRITE puts bytes only where the same bytes belong. A word that only backups show can be of a
+//! Therefore the WRITE puts bytes only where the same bytes belong. A word that only backups show can belong to a
 //! speculative write, whose object need not be on other nodes yet. The WRITE counts as posted until it is answered:
 //! like a CAS, it must not execute after the operation has ended, when another object is possibly at that address.
 

@@ -40,7 +40,7 @@ pub(in crate::store) enum SearchAttempt {
     Again,
 }
 
-/// The result of one look into the buckets of a key.
+/// The result of one READ of the buckets of a key, and of the candidates' objects.
 enum IndexLook {
     /// The search has ended: with the key's pair, or without one.
     Done(Option<LocatedPair>),

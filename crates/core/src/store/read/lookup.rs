@@ -6,8 +6,8 @@
 //! of_word     READ the object of a word that the slot has shown                       (1 phase)
 //! ```
 //!
-//! A [`Lookup`] records the READs that it has posted. [`Lookup::advance`] evaluates their answers. It executes no
-//! phase, so that callers can execute phases in their own way: on the spot, awaited, or together with those of other
+//! A [`Lookup`] records the READs that it has posted. [`Lookup::advance`] evaluates their answers. `advance` executes
+//! no phase, so that callers can execute phases in their own way: on the spot, awaited, or together with those of other
 //! keys.
 //!
 //! *A hint is right if the slot still shows the hint's word*: then the object that was read in the same phase is the

@@ -139,8 +139,8 @@ impl FromStr for ScanCursor {
             text.split(',').filter(|text| !text.is_empty()).map(part).collect();
         let parts =
             parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(ParseCursorError)?;
-        // The first range of the text ends at the last hash, and each further range ends where the range before it
-        // begins.
+        // The first range of the text ends at the last hash, and each further range ends where the preceding range of
+        // the text begins.
         let mut end = 1_u128 << 64;
         for part in &parts {
             let begin = u128::from(part.hash);

@@ -110,11 +110,11 @@ enum KeyOutcome {
     Answered,
     /// The key has candidates for the second phase.
     Follow(KeyCandidates),
-    /// The place of the key was wrong.
+    /// The hint or the candidates did not lead to the key.
     Missed,
     /// The batch had no room for the key's objects. Contains the key's hint for the next round, if any.
     NoRoom(Option<Hint>),
-    /// A word that may be the key's leads to no object of the view: a lookup of the key alone finds out why.
+    /// A word that is possibly the key's leads to no object of the view: a lookup of the key alone finds out why.
     Broken,
     /// The key's slots have to be read from backups, in a lookup of the key alone.
     NeedsBackups,
@@ -364,7 +364,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         })
     }
 
-    /// Takes the answers of the first phase for one key.
+    /// Evaluates the answers of the first phase for one key.
     fn after_first(
         &mut self,
         pending: PendingKey<'k>,

@@ -31,7 +31,7 @@ use crate::view::View;
 const ROUND: u32 = 64;
 /// The smallest number of steered READs, of these [`ROUND`], that have to bring their object.
 const WORTH: u32 = ROUND / 4;
-/// The number of doubted hints that the session then ignores.
+/// The number of doubted hints that the session ignores after fewer of them did.
 const WITHOUT: u32 = 16 * ROUND;
 
 /// Counts of a session's steered READs.
@@ -80,8 +80,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 pub(in crate::store) struct SteeredRead(Ticket);
 
 impl SteeredRead {
-    /// Posts a READ from the hint's slot on, as long as the hint's object, which a switch can redirect to the slot's
-    /// object.
+    /// Posts a READ that begins at the hint's slot and has the size of the hint's object. A switch can redirect it to
+    /// the object that the slot leads to.
     pub fn post(target: &HintTarget, batch: &mut VerbBatch) -> SteeredRead {
         SteeredRead(batch.steered(
             target.slot.node,

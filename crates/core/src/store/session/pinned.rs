@@ -2,9 +2,9 @@
 //!
 //! An operation is *pinned* from before it posts its first verb until it posts no more verbs and none of its verbs can
 //! still execute. It is pinned in a *local epoch*, which stands for a view and an epoch. The session publishes the
-//! oldest local epoch in which an operation is pinned (`Epochs::publish`). View changes wait for that
-//! ([`change`](crate::view::change)), and so does the reuse of freed objects
-//! ([`reclaim`](crate::store::memory::reclaim)). So an operation
+//! oldest local epoch in which an operation is pinned (`Epochs::publish`). View changes
+//! ([`change`](crate::view::change)), and the reuse of freed objects ([`reclaim`](crate::store::memory::reclaim)), wait
+//! until no operation is pinned in a local epoch that is too old. So an operation
 //!
 //! * begins in the newest local epoch: it publishes that one first, and checks afterwards whether there is a newer one;
 //! * is not pinned while it waits to begin, for example for the end of a change;

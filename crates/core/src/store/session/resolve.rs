@@ -1,4 +1,4 @@
-//! Operations and view changes: the wait for a change, and the resolution of a write that was suspended by one.
+//! Operations and view changes: the wait for a change, and the resolution of a write that a change has suspended.
 //!
 //! A write is suspended when a memory node does not answer it. It is also suspended when it waits for another writer in
 //! a subtable that is being changed, because that writer is possibly dead, and is recovered only after the change. The
@@ -162,8 +162,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 | AttemptStep::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
                         // All replicas show this word. If it has the own identity, the old object is free. Otherwise
-                        // the own object is free; the old object is still in the slot, or is freed by the writer that
-                        // replaced its word.
+                        // the own object is free; the slot still leads to the old object, or the writer that replaced
+                        // its word frees it.
                         let is_own = word.identity() == round.own.identity();
                         if !round.is_in_place() {
                             self.free(if is_own { round.old } else { round.own.withdrawn() });

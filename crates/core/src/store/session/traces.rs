@@ -12,11 +12,11 @@ use crate::view::View;
 /// The traces of an operation.
 #[derive(Debug, Default)]
 pub(in crate::store) struct OperationTraces {
-    /// Whether the operation has posted CASes or FAAs whose outcome is not known. If it ends so, it possibly leaves a
-    /// write half-way, which recovery has to finish.
+    /// Whether the operation has posted CASes or FAAs whose outcome is not known. If the operation ends in this state,
+    /// it possibly leaves a write half-way, which recovery has to finish.
     has_posted: bool,
-    /// Whether a WRITE of the operation can still execute, because it has not been answered. It must not execute when
-    /// another owner possibly has the memory, or another object is possibly there.
+    /// Whether a WRITE of the operation can still execute, because it has not been answered. The WRITE must not execute
+    /// later, when the memory possibly has another owner or holds another object.
     is_on_its_way: bool,
     /// Memory nodes that did not answer this operation.
     unanswered: Vec<MnId>,
@@ -47,13 +47,13 @@ impl OperationTraces {
         self.has_posted || self.is_on_its_way
     }
 
-    /// Notes that a batch is posted: from now on its CASes and FAAs may execute.
+    /// Notes that a batch is posted: from now on its CASes and FAAs can execute.
     #[inline]
     pub fn post(&mut self, batch: &VerbBatch) {
         self.has_posted |= batch.atomics() > 0;
     }
 
-    /// Notes that the answers to a batch are awaited: the operation may be dropped before they come.
+    /// Notes that the answers to a batch are awaited: from now on the operation can be dropped before they come.
     pub fn begin_wait(&mut self, batch: &VerbBatch) -> TracesBefore {
         let before = self.before();
         self.is_on_its_way |= batch.has_write(|_| true);
@@ -131,8 +131,7 @@ impl OperationTraces {
         &self.unanswered
     }
 
-    /// Forgets the nodes that did not answer, because only READs were posted to them, which do no harm if they execute
-    /// late.
+    /// Forgets the nodes that did not answer: only READs were unanswered, and a READ that executes late does no harm.
     pub fn forgive_reads(&mut self) {
         self.unanswered.clear();
     }
@@ -143,7 +142,7 @@ impl OperationTraces {
     }
 
     /// Forgets the nodes that are not members of a view, because they execute no verbs of this session any more.
-    /// Returns whether no other node is left that did not answer.
+    /// Returns whether all remaining nodes have answered.
     pub fn forget_nodes_outside(&mut self, view: &View) -> bool {
         self.unanswered.retain(|node| view.member(*node).is_some());
         self.unanswered.is_empty()

@@ -132,7 +132,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(self.await_vouching(&subtables)).await
     }
 
-    /// Asks for a key at most once, and returns whether the members vouch.
+    /// Does the same for a key, but asks the members at most once: false if they do not vouch.
     #[cold]
     pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
         let primaries = self.primaries(&[Buckets::of(key, &self.view).subtable]);
@@ -182,7 +182,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Asks the members at which view they are, and which nodes they bar, in one phase. A member's bars are read before
-    /// its view: if the member ends the bars first, its view is a later one, by which it does not vouch.
+    /// its view. A member that has ended its bars before this READ shows a later view, so it does not vouch.
     async fn ask_members(&mut self) {
         let store = self.store;
         let view = self.view.clone();

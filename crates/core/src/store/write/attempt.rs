@@ -13,15 +13,15 @@
 //! If the CASes of the backups alone do not win the round, the step after `Contending` or `Installing` is `Contended`,
 //! where the round is decided or lost. After a wrong hint, a speculative write is at `Begun` again.
 //!
-//! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. It determines
-//! how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round has to be resolved
-//! if the phase is not answered ([`resolve`](crate::store::session::resolve)). Both drivers of a write
+//! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. The step
+//! determines how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round has to be
+//! resolved if the phase is not answered ([`resolve`](crate::store::session::resolve)). Both drivers of a write
 //! ([`write`](super), [`write_now`](super::write_now)) hold one attempt at a time; `write_now` hands its attempt over
 //! to `write` between two phases.
 //!
 //! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
-//! posted a CAS, the next attempt uses another object, unless all CASes of the first were answered and none succeeded.
-//! So every word that is put into a slot is new.
+//! posted a CAS, the next attempt uses another object, unless all CASes of the first attempt were answered and none
+//! succeeded. So every word that is put into a slot is new.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -96,7 +96,7 @@ pub(in crate::store) struct WriteRound {
 
 impl WriteRound {
     /// Returns whether both words lead to one object, as in a Move in place. Then this writer must not free the object:
-    /// one of the two words is still in the slot, or the writer that replaced it frees the object.
+    /// the slot still shows one of the two words, or the writer that replaced this word frees the object.
     pub fn is_in_place(&self) -> bool {
         self.own.address() == self.old.address()
     }
@@ -206,7 +206,7 @@ pub(in crate::store) struct InPlaceMove {
 /// An attempt to write.
 pub(in crate::store) struct Attempt<'i> {
     pub intent: &'i Intent<'i>,
-    /// The place where the key may be.
+    /// The slot where the key possibly is.
     pub hint: Option<Hint>,
     /// Whether the slot of the hint held the hint's word.
     pub hint_held: bool,

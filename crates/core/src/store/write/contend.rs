@@ -13,8 +13,8 @@
 //!
 //! The rules are safe because no slot word recurs while an operation that knows it runs. So a CAS that expects `old`
 //! can succeed only in the round that started from `old`. After a round's first CASes only the winner changes the slot,
-//! so the winner's further CASes cannot fail. If such a CAS fails, another process has recovered this session, which
-//! must stop.
+//! so the winner's further CASes cannot fail. If such a CAS fails, another process has recovered this session, so this
+//! session must stop.
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 

@@ -16,8 +16,8 @@
 //!
 //! *The slot is read once more* after the Move has begun, because another Move of the session has possibly ended since
 //! phase 1, and this Move would write the same word as that one. If that Move ended before this Move began, either it
-//! or a writer that won against it has replaced the word that both have read, so the primary shows another word. If
-//! this second READ shows another word, the Move goes on out of place.
+//! or a writer that won against it has replaced the word that both Moves have read, so the primary shows another word.
+//! If this second READ shows another word, the Move goes on out of place.
 //!
 //! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to undo: the parity
 //! is the same in any case. Copy words are put only where there are none. If the session has moved the object since

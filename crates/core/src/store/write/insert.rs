@@ -9,8 +9,8 @@
 //! 3. *Withdraw* if the look shows another entry of the key, tentative or not: CAS the backups, then the primary, to
 //!    the own identity with size class 0. This ends the round, and the slot is free again, with a new word.
 //! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal has
-//!    possibly not reached the primary yet, which still shows its key. READ the primary once more, and withdraw if it
-//!    shows an entry of the key.
+//!    possibly not reached the primary yet, so the primary possibly shows a key that is gone. READ the primary once
+//!    more, and withdraw if it shows an entry of the key.
 //! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies later, the words on the backups
 //!    tell the job that settles the slot that this INSERT has looked and found no duplicate.
 //! 6. *Commit*: CAS the primary.
@@ -88,8 +88,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         NewPair { op, attempt, first, buckets }
     }
 
-    /// Inserts the key, which is in none of its slots, into a free one. Returns `None` after the CASes that confirm the
-    /// word; then [`StoreOp::advance`] continues the attempt.
+    /// Inserts the key, which is in none of its slots, into a free one. Returns `None` after it has executed the CASes
+    /// that confirm the word; then [`StoreOp::advance`] continues the attempt.
     pub async fn insert(mut self) -> Result<Option<AttemptEnd>, Error> {
         let Some(round) = self.op.round_on_new(self.attempt, self.first) else {
             return Err(
@@ -104,8 +104,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         self.installed().await
     }
 
-    /// Continues after the CASes of a free slot's backups, and the look, are answered. Returns `None` after the CASes
-    /// that confirm the word; then [`StoreOp::advance`] continues the attempt.
+    /// Continues after the CASes of a free slot's backups, and the look, are answered. Returns `None` after it has
+    /// executed the CASes that confirm the word; then [`StoreOp::advance`] continues the attempt.
     pub async fn installed(&mut self) -> Result<Option<AttemptEnd>, Error> {
         let round = *self.attempt.step().round().expect("it has competed");
         let WriteRound { slot, old, .. } = round;

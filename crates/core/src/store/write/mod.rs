@@ -1,4 +1,4 @@
-//! INSERT, UPDATE, UPSERT, DELETE and Move.
+//! The writes: INSERT, UPDATE, UPSERT, DELETE and Move.
 //!
 //! ```text
 //! 1  READ the slot of the hint, or both buckets; WRITE the object to all its replicas

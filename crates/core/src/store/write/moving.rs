@@ -12,7 +12,8 @@
 //! A Move is a conflict round that writes the old value again. The primary has shown the round's old word since the
 //! operation was last pinned, so the value belongs to this word, and the Move's CASes cannot succeed in the round of
 //! another word. As with every write, all replicas have answered step 2 before any other operation can learn of the
-//! object. So a process that finishes the Move of a dead client only finishes a round, and need not know the pair.
+//! object. So a process that finishes the Move of a dead client only finishes a round, and need not know where the pair
+//! was before.
 //!
 //! A Move wins and loses by the rules of every round, but it does not overwrite a value. So a writer that loses to a
 //! Move starts again, by rule L ([`round`](super::round)); it recognises the Move by the moved bit in the word. A Move
@@ -49,7 +50,7 @@ pub enum Transition {
     Overtaken,
 }
 
-/// The pairs that a Move may move.
+/// The pairs that a Move is allowed to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveScope {
     /// Any pair of the key.

@@ -36,7 +36,7 @@ pub(super) struct PlacedWrite {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
-    /// The place where the key may be.
+    /// The slot where the key possibly is.
     pub hint: Option<Hint>,
 }
 

@@ -12,7 +12,7 @@ use crate::store::{Hint, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Executes the whole operation, or returns the attempt as far as it came, if one has begun.
+    /// Executes the whole write. If that is not possible, returns the attempt in its present state, if one has begun.
     #[expect(clippy::result_large_err, reason = "moved once; a box would be an allocation per op")]
     pub(super) fn write_now<'i>(
         &mut self,
