@@ -14,7 +14,7 @@
 //! READ the slot (`spec/Steered.tla`).
 //!
 //! A session uses steered READs as long as they are worth their cost. If too few of the latest ones brought the object,
-//! the session stops using them for a while, and ignores doubted hints, as without a switch.
+//! the session uses none for a while, and treats doubted hints as it does without a switch.
 
 use core::cell::Cell;
 
@@ -31,7 +31,8 @@ use crate::view::View;
 const ROUND: u32 = 64;
 /// The smallest number of steered READs, of these [`ROUND`], that have to bring their object.
 const WORTH: u32 = ROUND / 4;
-/// The number of doubted hints that the session ignores after fewer of them did.
+/// The number of doubted hints for which a session uses no steered READ after fewer than [`WORTH`] brought their
+/// object.
 const WITHOUT: u32 = 16 * ROUND;
 
 /// Counts of a session's steered READs.
@@ -40,12 +41,12 @@ pub(super) struct Steering {
     /// The number of steered READs since the latest decision.
     tried: Cell<u32>,
     brought: Cell<u32>,
-    /// The number of doubted hints that the session is still going to ignore.
+    /// The number of doubted hints for which the session still uses no steered READ.
     without: Cell<u32>,
 }
 
 impl Steering {
-    /// Returns whether to use a steered READ for the next doubted hint. If not, counts this hint as ignored.
+    /// Returns whether to use a steered READ for the next doubted hint. If not, counts the hint.
     fn takes_turn(&self) -> bool {
         let left = self.without.get();
         self.without.set(left.saturating_sub(1));
@@ -67,8 +68,8 @@ impl Steering {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether the caller should pass a hint that is probably wrong to the next operation, as [likely
-    /// stale](crate::store::HintTrust::LikelyStale), and not omit it.
+    /// Returns whether the caller should pass a hint that is probably wrong to the next operation as [likely
+    /// stale](crate::store::HintTrust::LikelyStale), so that the operation uses a steered READ.
     #[inline]
     pub fn asks_switches(&self) -> bool {
         self.fabric.may_steer() && self.reads.steering.takes_turn()

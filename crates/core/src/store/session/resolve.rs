@@ -22,11 +22,11 @@
 //! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word was possibly
 //! replaced while the write was still pinned, and a comparison with the index has possibly found that no slot leads to
 //! the old object. The write and the comparison must not both free this object. A comparison ends only when the free
-//! bits of all objects are set, or revoked, that were freed by operations which had begun before the index was READ. So
-//! the write *holds* the object that it has possibly replaced, from before it is suspended until it has freed the
-//! object ([`reclaim`](crate::store::memory::reclaim)). If the waiting bits are revoked meanwhile, the write leaves the
-//! object to the comparison. A write that has posted no commit need not hold anything: as long as the view lasts, the
-//! slot shows the old word, and the write's own object is in a block with a write under way.
+//! bits of all objects are set, or revoked, that were freed by operations which had begun before the READ of the index
+//! ended. So the write *holds* the object that it has possibly replaced, from before it is suspended until it has freed
+//! the object ([`reclaim`](crate::store::memory::reclaim)). If the waiting bits are revoked meanwhile, the write leaves
+//! the object to the comparison. A write that has posted no commit need not hold anything: as long as the view lasts,
+//! the slot shows the old word, and the write's own object is in a block with a write under way.
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;

@@ -9,7 +9,7 @@
 //! 3. *Withdraw* if the look shows another entry of the key, tentative or not: CAS the backups, then the primary, to
 //!    the own identity with size class 0. This ends the round, and the slot is free again, with a new word.
 //! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal has
-//!    possibly not reached the primary yet, so the primary possibly shows a key that is gone. READ the primary once
+//!    possibly not reached the primary yet, so the primary possibly still shows the key as live. READ the primary once
 //!    more, and withdraw if it shows an entry of the key.
 //! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies later, the words on the backups
 //!    tell the job that settles the slot that this INSERT has looked and found no duplicate.
