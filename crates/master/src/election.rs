@@ -126,7 +126,7 @@ impl Drop for LeadershipLease {
     }
 }
 
-/// What follows after a term.
+/// The step after a term.
 enum AfterTerm {
     Campaign,
     End,
