@@ -35,28 +35,25 @@ mod read;
 mod session;
 mod write;
 
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
 
-use arrayvec::ArrayVec;
-
 pub use read::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair, SearchKey, SearchResult};
 pub use write::{MoveScope, ObjectDemotion, Transition, Watch, WriteRequest};
 
 use memory::SessionMemory;
-use read::{HintTarget, KeyReread, ReadState, SteeredRead, class_of, replica, reread_for_key};
+use read::ReadState;
 use session::{LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
 
 use crate::data::Fetch;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{GiveUp, Host};
-use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{BucketWords, Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES};
+use crate::race::{BucketWords, Buckets, HashKey, IntoKey, Key};
 use crate::stats::{Cost, Counters, OpKind, Stats};
 use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, Ticket, VerbBatch};
 use crate::view::{PoolPlace, SlotRef, View};
@@ -292,38 +289,6 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     asks_before: u64,
 }
 
-/// The READ that proves whether the object of a hint's word has the key. If the slot shows the hint's word, the object
-/// is complete at that moment, and stays unchanged until the operation ends.
-#[derive(Clone, Copy)]
-enum KeyProof {
-    /// A READ of the object's start, up to its key. This is enough, because it executes after the READ of the slot.
-    Prefix(Ticket),
-    /// A READ of the whole object, before or after the READ of the slot. When it executes, another object that was at
-    /// this address is possibly being overwritten. The good CRC shows that no part of that other object was read.
-    Whole(Ticket),
-    /// A steered READ of a doubted hint's slot: possibly brings the object that the slot leads to.
-    Steered(SteeredRead),
-}
-
-/// Returns the number of bytes of an object that have to be read to compare its key.
-fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
-    let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
-    needed.min(class.bytes()) as u32
-}
-
-/// The size, in bytes, up to which objects are read whole to compare their keys. The CRC of a whole object can prove
-/// that the object has another key, and such a READ costs hardly more than one of the object's start.
-const COMPARED_WHOLE_BYTES: u64 = 2048;
-
-/// The result of comparing an object's key.
-enum KeyCheck {
-    Same,
-    /// The object is another key's: it was read whole, with a good CRC.
-    Other,
-    /// The object is damaged, or only its start was read, so that it possibly is the key's.
-    Unproved,
-}
-
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
@@ -429,125 +394,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
-    /// Posts a READ of a word's object that is long enough to compare the key. Returns `None` if the word refers to no
-    /// object. Reads the replica on `shown_on`, the node that has shown the word, if that node has a replica: if a
-    /// speculative write has put the word on a backup, the object is complete there, and perhaps nowhere else
-    /// (`speculation.rs`).
-    ///
-    /// The operation has read the slot before, and an object that was complete then stays unchanged until the operation
-    /// ends. So if the start of a large object shows the key, the object is the key's.
-    fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
-        let class = class_of(&self.view, word)?;
-        let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
-        let bytes = match class.bytes() {
-            bytes @ ..=COMPARED_WHOLE_BYTES => bytes as u32,
-            _ => prefix_bytes(class, key),
-        };
-        Some(self.batch.read(place.node, place.offset, bytes))
-    }
-
-    /// Posts, behind the READ of a hint's slot, the READ that proves whether the object of the hint's word has the key.
-    fn read_proof(&mut self, target: &HintTarget, key: Key<'_>) -> KeyProof {
-        let in_order = target.slot.node == target.object.node || self.store.fabric.is_immediate();
-        if in_order || removed(Mutant::PrefixReadEarly) {
-            let bytes = prefix_bytes(target.class, key);
-            return KeyProof::Prefix(self.batch.read(
-                target.object.node,
-                target.object.offset,
-                bytes,
-            ));
-        }
-        KeyProof::Whole(target.read_object(&mut self.batch))
-    }
-
-    /// Returns whether `word`, which a hint's slot has shown, leads to the key. The result means something only if
-    /// `word` is the hint's word, because `proof` is a READ of the object of the hint's word.
-    fn is_proved(&self, proof: KeyProof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
-        Ok(match proof {
-            KeyProof::Prefix(ticket) => {
-                let prefix = self.batch.data(ticket).map_err(|f| self.failed(f))?;
-                let shows = |identity| starts_with_key(prefix, identity, key);
-                shows(word.object_identity()) || self.first_turn(word).is_some_and(shows)
-            }
-            KeyProof::Steered(_) => false,
-            KeyProof::Whole(ticket) => {
-                let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
-                let shows = |identity| matches!(whole_key(bytes, identity, key), KeyCheck::Same);
-                shows(word.object_identity()) || self.first_turn(word).is_some_and(shows)
-            }
-        })
-    }
-
-    /// Returns the identity that the header of a word's object contains, if it differs from the word's: that is so
-    /// after a Move in place.
-    #[cold]
-    fn first_turn(&self, word: Slot) -> Option<Identity> {
-        let object = self.view.object_of(word)?;
-        object.is_turned(word).then(|| object.identity_of(word))
-    }
-
-    /// Compares the key with an object that was read, whole or only its start.
-    fn check_key_of(
-        &self,
-        ticket: Ticket,
-        word: Slot,
-        key: Key<'_>,
-    ) -> Result<KeyCheck, FailedVerb> {
-        let bytes = self.batch.data(ticket)?;
-        let identity = self.first_turn(word).unwrap_or_else(|| word.object_identity());
-        let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
-        if !is_whole || removed(Mutant::OtherKeyByItsStart) {
-            let other = if removed(Mutant::OtherKeyByItsStart) {
-                KeyCheck::Other
-            } else {
-                KeyCheck::Unproved
-            };
-            return Ok(if starts_with_key(bytes, identity, key) { KeyCheck::Same } else { other });
-        }
-        Ok(whole_key(bytes, identity, key))
-    }
-
-    /// Returns which of the candidate slots refers to the key. `shown_on` is the node that has shown their words. Takes
-    /// one phase, or none without candidates. Re-reads each object that proves nothing, in one or two phases more. If a
-    /// word can refer to no object, or only to damaged replicas, this is an error only if no other word refers to the
-    /// key.
-    async fn find_key(
-        &mut self,
-        candidates: impl Iterator<Item = (SlotRef, Slot)>,
-        shown_on: MnId,
-        key: Key<'_>,
-    ) -> Result<KeySlot, Error> {
-        self.batch.next_phase();
-        let mut reads = Candidates::new();
-        let mut broken = None;
-        for (slot, word) in candidates {
-            match self.read_key_of(word, shown_on, key) {
-                Some(ticket) => {
-                    reads.push((Hint { slot, word, seen: HintTrust::Unverified }, ticket));
-                }
-                None if self.view.is_being_lost(word) => return Ok(KeySlot::Stale),
-                None if self.is_gone(word) => {}
-                None => broken = Some(BROKEN_WORD),
-            }
-        }
-        if !reads.is_empty() {
-            self.phase().await;
-        }
-        let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
-        for (hint, ticket) in reads {
-            match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
-                KeyCheck::Same => return Ok(KeySlot::Found(hint)),
-                KeyCheck::Other => {}
-                KeyCheck::Unproved => unproved.push(hint),
-            }
-        }
-        if !unproved.is_empty() {
-            // Boxed, because this case is rare: the futures of operations stay small.
-            return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
-        }
-        broken.map_or(Ok(KeySlot::Absent), Err)
-    }
-
     /// Returns whether a word's pair was lost with the only node that held it. Counts such words.
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
@@ -555,45 +401,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             self.store.counters.add_gone();
         }
         is_gone
-    }
-
-    /// Finds the key among slots whose objects have proved nothing, by re-reading these objects.
-    async fn find_among(
-        &mut self,
-        unproved: ArrayVec<Hint, MAX_CANDIDATES>,
-        mut broken: Option<Error>,
-        shown_on: MnId,
-        key: Key<'_>,
-    ) -> Result<KeySlot, Error> {
-        for hint in unproved {
-            match reread_for_key(self, hint, shown_on, key).await {
-                Ok(KeyReread::Value(_)) => return Ok(KeySlot::Found(hint)),
-                Ok(KeyReread::OtherKey) => {}
-                Ok(KeyReread::Stale) => return Ok(KeySlot::Stale),
-                Err(error @ Error::Corrupt { .. }) => broken = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        broken.map_or(Ok(KeySlot::Absent), Err)
-    }
-}
-
-/// Compares the key with all bytes of an object's replica or chunk.
-fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
-    match Object::decode_of(bytes, identity) {
-        Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => KeyCheck::Same,
-        Ok(_) => KeyCheck::Other,
-        Err(_) if removed(Mutant::DamagedIsAnotherKeys) => KeyCheck::Other,
-        Err(_) => KeyCheck::Unproved,
-    }
-}
-
-/// Returns whether the start of an object shows the key and the identity to which the slot word led. If not, the object
-/// has another key or is damaged.
-fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
-    match Object::prefix_has_key(prefix, identity, &key) {
-        Ok(same) => same || removed(Mutant::KeysNotCompared),
-        Err(_) => false,
     }
 }
 
@@ -605,16 +412,3 @@ fn slot_word(batch: &VerbBatch, ticket: Ticket) -> Result<Slot, FailedVerb> {
 
 /// The error for a slot with a word that no client of this cluster writes.
 const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible object" };
-
-/// Slots that possibly refer to a key, each with the READ of its object.
-type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
-
-/// The result of a search for a key among some slots.
-enum KeySlot {
-    /// The key is in this slot.
-    Found(Hint),
-    /// None of the slots refers to the key.
-    Absent,
-    /// One of the slots has changed meanwhile, so that the search has to start again.
-    Stale,
-}

@@ -28,6 +28,7 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
+use super::find::KeyProof;
 use super::placement::KeepRedundancy;
 use crate::conflict_rules::Winner;
 use crate::data::{ObjectLocation, PerCopy};
@@ -37,7 +38,7 @@ use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, guard, removed, right_or};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
-use crate::store::{Hint, KeyProof, Store, StoreOp};
+use crate::store::{Hint, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 

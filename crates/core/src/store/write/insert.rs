@@ -26,13 +26,14 @@ use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 use super::contend::RoundOutcome;
+use super::find::{KeySlot, WriterSearch};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, guard, passes, removed, right_or};
 use crate::race::{BucketWords, Buckets};
-use crate::store::{Hint, KeySlot, StoreOp};
+use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
@@ -196,10 +197,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
             return Ok(false);
         }
         let unknown = unknown(words, own, self.first);
-        Ok(!matches!(
-            self.op.find_key(unknown, shown_on, self.attempt.intent.key).await?,
-            KeySlot::Absent
-        ))
+        let mut search = WriterSearch::new(self.op, self.attempt.intent.key);
+        Ok(!matches!(search.find(unknown, shown_on).await?, KeySlot::Absent))
     }
 
     /// Executes an INSERT with one index replica.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 1  READ the slot of the hint, or both buckets; WRITE the object to all its replicas
-//! 2  READ the objects of matching slots, to compare keys     (not with a hint that is right)
+//! 2  READ the objects of matching slots, to compare keys     (find.rs; not with a hint that is right)
 //! 3  the key's slot is known: a write round on it            (contend.rs, round.rs)
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
@@ -32,6 +32,7 @@ mod attempt;
 mod contend;
 mod copies;
 mod demote;
+mod find;
 mod full_buckets;
 mod in_place;
 mod insert;
@@ -57,13 +58,13 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{Host, IndexGrowthAnswer};
 use crate::layout::{Fill, Opcode, Value, value_in};
 use crate::mutant::{Mutant, removed};
-use crate::race::{BucketWords, Buckets, IntoKey, Key};
+use crate::race::{Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::store::memory::SET_FREE_TOGETHER;
-use crate::store::read::{live, may_hold};
-use crate::store::{Hint, KeySlot, Store, StoreOp, WriteResult};
+use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
+use find::{KeyLocation, WriterSearch};
 use insert::NewPair;
 use placement::{NotWritten, PlacedWrite};
 use uncontended::{AttemptAction, SlowPathReason};
@@ -206,17 +207,6 @@ fn stage_filled<'v>(
     value.fill(0);
     fill(value);
     WriteValue::Staged { object, value_bytes }
-}
-
-/// The result of the search for a write's key.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
-enum KeyLocation {
-    /// The key is in this slot, which held this word.
-    Slot(Hint),
-    /// The key is in none of its slots. Contains the words of its buckets.
-    Absent(BucketWords),
-    /// Not known, because one of the slots has changed meanwhile.
-    Unknown,
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
@@ -381,10 +371,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     return self.end_round(attempt, contended).await;
                 }
                 AttemptAction::SlowPath(SlowPathReason::Follow(shown)) => {
-                    self.follow(shown, attempt.intent.key).await?
+                    WriterSearch::new(self, attempt.intent.key).follow(shown).await?
                 }
                 AttemptAction::SlowPath(SlowPathReason::Find(words)) => {
-                    Box::pin(self.find_in(*words, attempt.intent.key)).await?
+                    let mut search = WriterSearch::new(self, attempt.intent.key);
+                    Box::pin(search.find_in(*words)).await?
                 }
                 AttemptAction::SlowPath(SlowPathReason::Install(words)) => {
                     match Box::pin(NewPair::new(self, attempt, &words).installed()).await? {
@@ -420,32 +411,5 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 }
             }
         }
-    }
-
-    /// Follows the word that the slot of a wrong hint has shown.
-    async fn follow(&mut self, shown: Hint, key: Key<'_>) -> Result<KeyLocation, Error> {
-        if may_hold(shown.word, key) {
-            let shown_on = self.primary(shown.slot).node;
-            let only = [(shown.slot, shown.word)].into_iter();
-            if let KeySlot::Found(found) = Box::pin(self.find_key(only, shown_on, key)).await? {
-                return Ok(KeyLocation::Slot(found));
-            }
-        }
-        Box::pin(self.find_anew(key)).await
-    }
-
-    async fn find_anew(&mut self, key: Key<'_>) -> Result<KeyLocation, Error> {
-        let buckets = Buckets::of(key, &self.view);
-        let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
-        self.find_in(words, key).await
-    }
-
-    async fn find_in(&mut self, words: BucketWords, key: Key<'_>) -> Result<KeyLocation, Error> {
-        let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
-        Ok(match self.find_key(live(&words), shown_on, key).await? {
-            KeySlot::Found(found) => KeyLocation::Slot(found),
-            KeySlot::Absent => KeyLocation::Absent(words),
-            KeySlot::Stale => KeyLocation::Unknown,
-        })
     }
 }

@@ -22,13 +22,14 @@
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptStep, HintReads, WriteRound};
+use super::find::KeyProof;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Opcode;
 use crate::mutant::{Mutant, passes};
 use crate::race::{BucketWords, Buckets};
 use crate::store::read::{HintTarget, SteeredRead, live, may_hold};
-use crate::store::{Hint, HintTrust, KeyProof, StoreOp};
+use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 
 /// The next action of an attempt.
@@ -221,7 +222,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let proof = if target.hint.is_doubted() && target.is_beside_its_slot() {
             KeyProof::Steered(SteeredRead::post(target, &mut self.batch))
         } else {
-            self.read_proof(target, attempt.intent.key)
+            KeyProof::post(target, attempt.intent.key, &self.store.fabric, &mut self.batch)
         };
         for backup in self.view.slot_places(target.hint.slot) {
             self.store.fabric.prefetch(backup.node, backup.offset);
@@ -248,7 +249,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if let KeyProof::Steered(steered) = led.proof {
             return self.check_steered_hint(attempt, steered, shown);
         }
-        let leads = self.is_proved(led.proof, word, attempt.intent.key)?;
+        let leads = led.proof.is_of(word, attempt.intent.key, &self.view, &self.batch);
+        let leads = leads.map_err(|failure| self.failed(failure))?;
         if passes(Mutant::HintIsTrusted, word == hint.word && leads) {
             attempt.hint_held = true;
             return Ok(HintCheck::Right(hint));
