@@ -93,7 +93,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if self.store.has_valid_lease() {
             return Ok(true);
         }
-        Box::pin(self.await_vouching(&[Buckets::of(key, &self.view).subtable])).await
+        let subtable = Buckets::of(key, &self.view).subtable;
+        Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
     }
 
     /// Does the same for words of a subtable.
@@ -104,7 +105,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if self.store.has_valid_lease() {
             return Ok(true);
         }
-        Box::pin(self.await_vouching(&[subtable])).await
+        Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
     }
 
     /// Does the same for words that were read from backups although there is a primary: makes sure that more than half
@@ -114,7 +115,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if passes(Mutant::BesideAsksNobody, self.store.has_valid_lease()) {
             return Ok(true);
         }
-        Box::pin(self.await_vouching(&[])).await
+        Box::pin(MemberQuestion::new(self, &[]).await_vouching()).await
     }
 
     /// Does the same for many keys.
@@ -129,50 +130,68 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             keys.map(|key| Buckets::of(key, &self.view).subtable).collect();
         subtables.sort_unstable();
         subtables.dedup();
-        Box::pin(self.await_vouching(&subtables)).await
+        Box::pin(MemberQuestion::new(self, &subtables).await_vouching()).await
     }
 
     /// Does the same for a key, but asks the members at most once: false if they do not vouch.
     #[cold]
     pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
-        let primaries = self.primaries(&[Buckets::of(key, &self.view).subtable]);
-        self.have_vouched(&primaries) || {
-            Box::pin(self.ask_members()).await;
-            self.have_vouched(&primaries)
+        let subtables = [Buckets::of(key, &self.view).subtable];
+        let mut question = MemberQuestion::new(self, &subtables);
+        question.is_answered() || {
+            Box::pin(question.ask()).await;
+            question.is_answered()
         }
     }
+}
 
-    fn primaries(&self, subtables: &[u32]) -> Vec<MnId> {
-        let primary = |subtable: &u32| self.view.subtables[*subtable as usize].primary().node;
-        subtables.iter().map(primary).collect()
+/// A question to the members about words of some subtables, as a part of an operation.
+struct MemberQuestion<'o, 's, 't, F: Fabric, H: Host> {
+    op: &'o mut StoreOp<'s, F, H>,
+    subtables: &'t [u32],
+    /// The nodes that have shown the words: the primary of each subtable.
+    primaries: Vec<MnId>,
+}
+
+impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
+    fn new(
+        op: &'o mut StoreOp<'s, F, H>,
+        subtables: &'t [u32],
+    ) -> MemberQuestion<'o, 's, 't, F, H> {
+        let primary = |subtable: &u32| op.view.subtables[*subtable as usize].primary().node;
+        let primaries = subtables.iter().map(primary).collect();
+        MemberQuestion { op, subtables, primaries }
     }
 
-    fn have_vouched(&self, shown_on: &[MnId]) -> bool {
-        self.store.asks.have_vouched(self.view.number, self.asks_before, shown_on)
+    /// Returns whether the members have vouched for the words since the operation began.
+    fn is_answered(&self) -> bool {
+        let op = &*self.op;
+        op.store.asks.have_vouched(op.view.number, op.asks_before, &self.primaries)
     }
 
+    /// Waits until the members vouch for the words. False if the words are to be READ again.
     #[cold]
-    async fn await_vouching(&mut self, subtables: &[u32]) -> Result<bool, Error> {
-        let primaries = self.primaries(subtables);
+    async fn await_vouching(&mut self) -> Result<bool, Error> {
+        let store = self.op.store;
         loop {
-            if self.store.has_valid_lease() || self.have_vouched(&primaries) {
+            if store.has_valid_lease() || self.is_answered() {
                 return Ok(true);
             }
-            if self.newer_view_has_come() {
+            if self.op.newer_view_has_come() {
                 return Ok(false);
             }
-            self.ask_members().await;
-            if self.have_vouched(&primaries) {
+            self.ask().await;
+            if self.is_answered() {
                 return Ok(true);
             }
-            let view = self.view.clone();
-            for (subtable, primary) in subtables.iter().zip(&primaries) {
-                let is_barred = self.store.asks.answer.borrow().barred.contains(primary);
-                if is_barred && self.store.may_read_backups(*subtable, &view).await {
+            let view = self.op.view.clone();
+            for (subtable, primary) in self.subtables.iter().zip(&self.primaries) {
+                let is_barred = store.asks.answer.borrow().barred.contains(primary);
+                if is_barred && store.may_read_backups(*subtable, &view).await {
                     return Ok(false);
                 }
             }
-            if self.pause().await.is_err() {
+            if self.op.pause().await.is_err() {
                 return Err(Error::GaveUp {
                     waiting_for: WORD,
                     outcome: FailedWriteOutcome::NotApplied,
@@ -183,9 +202,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Asks the members at which view they are, and which nodes they bar, in one phase. A member's bars are read before
     /// its view. A member that has ended its bars before this READ shows a later view, so it does not vouch.
-    async fn ask_members(&mut self) {
-        let store = self.store;
-        let view = self.view.clone();
+    async fn ask(&mut self) {
+        let op = &mut *self.op;
+        let store = op.store;
+        let view = op.view.clone();
         let ask = store.asks.begun.get() + 1;
         store.asks.begun.set(ask);
         let mut batch = store.batches.borrow_mut().pop().unwrap_or_default();
@@ -197,11 +217,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         });
         let reads: Vec<(Ticket, Ticket)> = reads.collect();
         // The operation's own batch keeps what it has READ.
-        let own = mem::replace(&mut self.batch, batch);
-        let unanswered = self.pin.traces.unanswered().len();
-        self.phase().await;
-        self.pin.traces.forgive_reads_after(unanswered);
-        let batch = mem::replace(&mut self.batch, own);
+        let own = mem::replace(&mut op.batch, batch);
+        let unanswered = op.pin.traces.unanswered().len();
+        op.phase().await;
+        op.pin.traces.forgive_reads_after(unanswered);
+        let batch = mem::replace(&mut op.batch, own);
         let mut vouching = Vec::with_capacity(reads.len());
         for (bars, shows) in reads {
             match (batch.data(bars), batch.data(shows)) {
