@@ -17,9 +17,9 @@ const BUDGETS: &[(&str, [usize; 6])] = &[
     ("baselines", [0, 0, 0, 0, 0, 0]),
     ("bench", [0, 0, 0, 0, 0, 0]),
     ("cli", [0, 0, 0, 0, 0, 0]),
-    ("client", [0, 0, 0, 5, 0, 2]),
-    ("control", [4, 0, 1, 0, 0, 0]),
-    ("core", [0, 0, 0, 12, 13, 6]),
+    ("client", [0, 0, 0, 0, 0, 2]),
+    ("control", [4, 0, 0, 0, 0, 0]),
+    ("core", [0, 0, 0, 0, 0, 6]),
     ("export", [0, 0, 0, 0, 0, 0]),
     ("fabric", [0, 0, 0, 0, 0, 0]),
     ("fusee", [0, 0, 0, 0, 0, 0]),
@@ -35,7 +35,7 @@ const BUDGETS: &[(&str, [usize; 6])] = &[
     ("workload", [0, 0, 0, 0, 0, 0]),
 ];
 /// Number of types in the sources that share their name with another type.
-const SHARED_NAMES: usize = 14;
+const SHARED_NAMES: usize = 12;
 /// Number of words of Markdown, without generated pages.
 const WORDS: usize = 53_946;
 

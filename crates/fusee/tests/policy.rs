@@ -195,7 +195,9 @@ fn fill(client: &BlockingClient, patience: Duration) -> u32 {
         // Sessions check the used share of the memory nodes only some times per second.
         std::thread::sleep(Duration::from_millis(4));
         while let Err(error) = client.put(&key(n), &value(n, BYTES)) {
-            assert_eq!(error, WriteError::OutOfMemory);
+            // On a busy machine a put gives up before all memory nodes have refused a block.
+            let has_no_room = matches!(error, WriteError::OutOfMemory | WriteError::GaveUp { .. });
+            assert!(has_no_room, "{error}");
             if Instant::now() > end {
                 return n;
             }

@@ -1,7 +1,7 @@
 //! Keys together with their hash, which depends on a secret of the cluster.
 //!
-//! A key's hash decides in which slots the key can be. An attacker who knows keys with similar hashes could fill the
-//! buckets of one place, and no split of the index would separate these keys. So the hash is a keyed pseudo-random
+//! A key's hash decides in which slots the key can be. With knowledge of keys with similar hashes, an attacker could
+//! fill the buckets of one place, and no split of the index would separate these keys. So the hash is a keyed pseudo-random
 //! function, SipHash-1-3: without the secret it is infeasible to find such keys, or to learn anything about them from
 //! the places of other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a part of the
 //! cluster's views ([`View::hash_key`](crate::view::View::hash_key)).
@@ -18,8 +18,8 @@ use siphasher::sip::SipHasher13;
 /// The multiplier that spreads the hash over 128 bits: an odd number without pattern, from the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The secret by which a cluster hashes keys. An attacker who knows it can choose keys that fall into the same slots,
-/// so it is printed nowhere, and every cluster has its own.
+/// The secret by which a cluster hashes keys. An attacker with this secret could choose keys that fall into the
+/// same slots, so it is printed nowhere, and every cluster has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashKey([u8; 16]);
 
