@@ -31,6 +31,8 @@ const THREADS: usize = 2;
 /// Number of consecutive refusals after which a session regards the pool as full. A single refusal is possibly
 /// temporary, because another session holds the last blocks.
 const REFUSALS: u32 = 3;
+/// Pause after a refusal. On a busy machine the blocks that ended sessions have left reach the next session late.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 /// Timeout of an operation. It is so long that even on a busy machine an operation fails for lack of memory, and not
 /// because of the timeout.
 const OP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -97,7 +99,10 @@ fn is_a_filler() {
                         own.push(key);
                         refused = 0;
                     }
-                    Err(WriteError::OutOfMemory) => refused += 1,
+                    Err(WriteError::OutOfMemory) => {
+                        refused += 1;
+                        thread::sleep(REFUSAL_PAUSE);
+                    }
                     Err(error) => panic!("pair {key}: {error}"),
                 }
             }
