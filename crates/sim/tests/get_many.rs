@@ -7,6 +7,7 @@ use fusee_core::stats::{KindStats, OpKind, Stats};
 use fusee_core::view::Geometry;
 use fusee_core::{Error, FailedWriteOutcome};
 use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster};
+use futures_util::future::join;
 
 /// Number of keys with small objects that share a phase: half of the verbs of a batch.
 const TOGETHER: u32 = 512;
@@ -138,7 +139,7 @@ fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
             }
             client.session.gate().expel();
         };
-        let (outcomes, ()) = futures_util::join!(client.session.write_many(&puts), fence);
+        let (outcomes, ()) = join(client.session.write_many(&puts), fence).await;
         let expelled = Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied });
         let not_begun = outcomes.iter().filter(|outcome| **outcome == expelled).count();
         let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
