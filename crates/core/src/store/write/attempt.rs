@@ -29,9 +29,8 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 use super::find::KeyProof;
-use super::placement::KeepRedundancy;
 use crate::conflict_rules::Winner;
-use crate::data::{ObjectLocation, PerCopy};
+use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
@@ -56,6 +55,17 @@ pub(in crate::store) struct Intent<'a> {
     pub keeps: KeepRedundancy,
     /// Called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
+}
+
+/// Whether a write keeps the redundancy of the pair that it replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum KeepRedundancy {
+    /// No. The slab is right whatever redundancy the pair has.
+    No,
+    /// Yes. The slab is the one for a new pair.
+    IfItExists,
+    /// Yes. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
+    AsHinted(Redundancy),
 }
 
 /// The source of a write's value.

@@ -23,8 +23,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, WriteValue};
-use super::placement::KeepRedundancy;
+use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, KeepRedundancy, WriteValue};
 use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;

@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Intent, WriteValue};
+use super::attempt::{Attempt, Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
 use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
 use crate::error::Error;
@@ -19,17 +19,6 @@ use crate::race::Key;
 use crate::slab::SlabKind;
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
-
-/// Whether a write keeps the redundancy of the pair that it replaces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum KeepRedundancy {
-    /// No. The slab is right whatever redundancy the pair has.
-    No,
-    /// Yes. The slab is the one for a new pair.
-    IfItExists,
-    /// Yes. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
-    AsHinted(Redundancy),
-}
 
 /// The slab that was chosen for a write.
 pub(super) struct PlacedWrite {
