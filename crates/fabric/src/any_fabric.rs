@@ -52,7 +52,7 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// The error for a name that is not a fabric's.
+/// The error for a name that no kind of fabric has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown fabric {0:?}; there are shm, tcp and verbs")]
 pub struct UnknownFabric(pub String);

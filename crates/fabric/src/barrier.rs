@@ -16,7 +16,7 @@ pub fn prepare() {
     sys::can_barrier_everywhere();
 }
 
-/// The barrier between store and load in the thread that passes the barrier often.
+/// The barrier between a store and a load of thread A, which passes the barrier often.
 #[inline]
 pub fn light() {
     if sys::can_barrier_everywhere() {
@@ -26,7 +26,7 @@ pub fn light() {
     }
 }
 
-/// The barrier between store and load in the thread that passes the barrier seldom. Makes a system call.
+/// The barrier between a store and a load of thread B, which passes the barrier seldom. Makes a system call.
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if sys::can_barrier_everywhere() {

@@ -5,7 +5,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Returns a little-endian number of 32 bits; otherwise like [`u64_at`].
+/// Returns the little-endian number of 32 bits at `at`, under the conditions of [`u64_at`].
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }

@@ -60,7 +60,7 @@ impl ChallengeRefusal {
         ChallengeRefusal::NotFenceable,
     ];
 
-    /// Returns the answer that carries this refusal.
+    /// Returns the bytes of the answer by which the node refuses the challenge.
     pub(crate) fn encode(self, protocol: &Protocol) -> [u8; ANSWER_BYTES] {
         encode_answer(protocol, self as u32, &[0; PROOF_BYTES], &[0; PROOF_BYTES])
     }
@@ -101,7 +101,7 @@ pub(crate) fn called_node_name(
     u64_at(call, 8).ok_or(ProtocolMismatch::Stranger)
 }
 
-/// The messages of both ends so far, and the key that both ends prove.
+/// The messages that both ends of a challenge have sent so far, and the key that both ends prove to know.
 #[derive(Clone, Debug)]
 struct ChallengeTranscript {
     key: NodeKey,
@@ -126,14 +126,14 @@ impl ChallengeTranscript {
     }
 }
 
-/// The client's side of a challenge, until it has the node's proof.
+/// The client's side of a challenge, until the client has the node's proof.
 pub(crate) struct ClientChallenge {
     protocol: &'static Protocol,
     challenge: ChallengeTranscript,
 }
 
 impl ClientChallenge {
-    /// Makes a call to the node with this key.
+    /// Makes the call, which begins a challenge, to the node with this key.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<ClientChallenge> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];
@@ -178,7 +178,7 @@ impl ClientChallenge {
     }
 }
 
-/// The node's side of a challenge, until it has the client's proof.
+/// The node's side of a challenge, until the node has the client's proof.
 #[derive(Debug)]
 pub(crate) struct NodeChallenge(ChallengeTranscript);
 

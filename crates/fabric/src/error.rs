@@ -34,7 +34,7 @@ pub enum AttachCause {
          version on both sides"
     )]
     NotAMemoryNode,
-    /// The memory node that answers has another version.
+    /// The memory node that answers has another version of the protocol or of the pool layout.
     #[error("{0}")]
     Version(#[from] VersionError),
     /// Another memory node than the expected one answers: the view is older than a restart of the node, or the
@@ -214,7 +214,7 @@ pub enum RdmaError {
     Register {
         /// The name of the device.
         device: String,
-        /// The length of the memory in bytes.
+        /// The length in bytes of the memory that was to be registered.
         bytes: u64,
         /// The error of the operating system.
         cause: String,
@@ -224,7 +224,7 @@ pub enum RdmaError {
     Call {
         /// The name of the device.
         device: String,
-        /// The action that failed.
+        /// The action of the RDMA library that failed.
         what: &'static str,
         /// The error of the operating system.
         cause: String,

@@ -26,7 +26,7 @@ pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);
 /// Limits on the resources of one fabric of a memory node that strangers and broken peers can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// The largest number of connections before their hello.
+    /// The largest number of connections that have not said hello yet.
     pub newcomers: usize,
     /// The largest number of sessions.
     pub sessions: usize,
@@ -37,8 +37,8 @@ pub struct NodeLimits {
     pub frame_bytes: usize,
     /// The part of each `frame_bytes` limit that one address can hold.
     pub frame_bytes_per_peer: usize,
-    /// The time for which a connection is allowed to hold such memory without progress while others wait for
-    /// memory. Then it is closed.
+    /// The time for which a connection is allowed to hold frame memory without progress while other connections wait
+    /// for frame memory. After this time the connection is closed.
     pub patience: Duration,
 }
 

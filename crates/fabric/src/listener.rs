@@ -224,7 +224,7 @@ impl<G: FabricConnection> FabricListener<G> {
         }
     }
 
-    /// Returns whether it is time to accept again after a failure or without room.
+    /// Returns whether the server has to try again to accept connections, after a failure or a lack of room.
     pub(crate) fn is_to_accept(&self) -> bool {
         self.accept_again.is_some_and(|at| at <= Instant::now())
     }
@@ -279,7 +279,7 @@ impl<G: FabricConnection> FabricListener<G> {
 
     /// Passes the unauthenticated connections that missed the deadline of their hello to `end`.
     pub(crate) fn close_silent_connections(&mut self, mut end: impl FnMut(G)) {
-        // The clock is read only if there are such connections, because this code runs for every request.
+        // The clock is read only if there are unauthenticated connections, because this code runs for every request.
         while !self.greeting.is_empty()
             && let Some(guest) = self.take_silent(Instant::now())
         {

@@ -55,7 +55,7 @@ impl VerbOrder {
     #[inline]
     pub(crate) unsafe fn read(&mut self, word: *const AtomicU64, skip: usize, out: &mut [u8]) {
         self.before_read();
-        // SAFETY: the caller fulfils the same conditions.
+        // SAFETY: `copy::read` has the conditions of this function, which the caller fulfils.
         unsafe { copy::read(word, skip, out) };
         self.after_read();
     }
@@ -67,7 +67,7 @@ impl VerbOrder {
     #[inline]
     pub(crate) unsafe fn write(&mut self, word: *const AtomicU64, skip: usize, data: &[u8]) {
         self.before_write();
-        // SAFETY: the caller fulfils the same conditions.
+        // SAFETY: `copy::write` has the conditions of this function, which the caller fulfils.
         unsafe { copy::write(word, skip, data) };
         self.after_write();
     }

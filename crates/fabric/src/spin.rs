@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The default time for which memory nodes and sessions spin before they sleep.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
-/// The longest pause: the number of consecutive waits that sleep at once.
+/// The longest pause: the number of consecutive waits that sleep without spinning first.
 const MOST_PAUSE: u32 = 1024;
 
 /// The spinning of one thread. It adapts to the success of the thread's earlier waits.

@@ -221,7 +221,7 @@ fn make_wiped_word() -> &'static AtomicU32 {
     unsafe { &*word }
 }
 
-/// Sets the word to zero in a child, for kernels that do not.
+/// Sets the word to zero in a forked child, on kernels that do not do this themselves.
 extern "C" fn wipe() {
     // SAFETY: the pointer is null, or leads to a word that is never unmapped.
     if let Some(word) = unsafe { WIPED.load(Ordering::Relaxed).as_ref() } {

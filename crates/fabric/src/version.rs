@@ -6,7 +6,7 @@
 
 use fusee_core::version::{ConnectionEnd, VersionError, VersionRange};
 
-/// The number of bytes whose meaning is the same in all versions.
+/// The number of bytes at the start of a hello whose meaning is the same in all versions of a protocol.
 pub(crate) const BEGIN_BYTES: usize = 8;
 
 /// A fabric's protocol.

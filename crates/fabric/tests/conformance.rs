@@ -366,7 +366,7 @@ fn a_client_that_has_given_up_is_no_session() {
     drop(say_hello());
     served.signal("CONT");
     served.ask("holds 0");
-    // A session of this process gives up in the same way.
+    // An attempt of this process to attach a session gives up too, while the node is stopped.
     served.stop();
     let refused = attach_all(FabricKind::Shm, ClientId(5), std::slice::from_ref(&at)).unwrap_err();
     assert!(matches!(refused.cause, AttachCause::Unreachable(_)), "{refused}");

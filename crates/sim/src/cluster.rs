@@ -151,7 +151,7 @@ struct SimClusterInner {
     next_process: Cell<u32>,
 }
 
-/// Bound of the steps of one message in a stepwise cluster.
+/// The number of steps that a message takes in a stepwise cluster is random and below this number.
 const MESSAGE_STEPS: usize = 8;
 /// Pause before a node asks the master again to let it join, in nanoseconds.
 const JOIN_PAUSE_NS: Nanos = 1_000_000;

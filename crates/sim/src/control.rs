@@ -23,7 +23,7 @@ pub(crate) struct ControlNetwork {
     cut_off: RefCell<BTreeMap<ProcessId, CutDirection>>,
     /// For each memory node, the time until which requests of the master's jobs are delayed.
     held: RefCell<BTreeMap<ProcessId, Nanos>>,
-    /// One of this many messages is lost by chance; 0: none is.
+    /// One of this many control messages is lost by chance; 0: no message is lost.
     pub lost_one_in: Cell<usize>,
     /// Nanoseconds that each message takes; `None`: the time is random.
     pub message_ns: Cell<Option<Nanos>>,

@@ -30,7 +30,7 @@ counts! {
     torn_verbs,
     /// Lanes (the verbs of a batch for one node) that arrived after a lane of a later batch of one client.
     reordered_batches,
-    /// Lanes of a batch that took at least 16 times the usual time.
+    /// Lanes (the verbs of a batch for one node) that took at least 16 times the usual time.
     long_delays,
     /// Batches that executed, but whose completions never reached the client.
     lost_completions,

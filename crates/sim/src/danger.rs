@@ -25,19 +25,20 @@ use fusee_core::view::View;
 use crate::cluster::SimCluster;
 use crate::engine::ProcessId;
 
-/// The duration of a danger.
+/// How long a node stays in danger, that is, how long the master possibly loses the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Danger {
-    /// The danger ends when the master hears from the node.
+    /// The node stays in danger until the master receives a message from the node.
     UntilHeard,
-    /// The danger ends when the master has heard from the node and no node bars this one any more. While a node bars
-    /// this one, no other replica may be lost: values that were read from that replica alone would be lost with it.
+    /// The node stays in danger until the master has received a message from it and no other node bars it any more.
+    /// While a node is barred, no other replica may be lost: values that were read from that replica alone would be
+    /// lost with it.
     UntilSettled,
-    /// The danger ends when the view goes on without the node.
+    /// The node stays in danger until the view goes on without the node.
     Lasting,
 }
 
-/// The nodes in danger.
+/// The nodes in danger: those that the master possibly loses.
 #[derive(Debug, Default)]
 pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
 
@@ -85,7 +86,8 @@ impl SimCluster {
         self.dangers().0.borrow().contains_key(&node)
     }
 
-    /// Puts a node in danger if the cluster is allowed to lose it. Returns whether it is.
+    /// Records a fault by which the master possibly loses a node (the node is then in danger), if the cluster is
+    /// allowed to lose the node. Returns whether the fault is allowed.
     pub(crate) fn endanger(&self, node: MnId, danger: Danger) -> bool {
         let may = self.may_lose(node);
         if may {
@@ -94,7 +96,7 @@ impl SimCluster {
         may
     }
 
-    /// Puts a node in danger for a short time, if that is allowed. Returns whether it is allowed.
+    /// Records a short fault of a node, if the fault is allowed. Returns whether the fault is allowed.
     pub(crate) fn disturb(&self, node: MnId) -> bool {
         let is_calm = !self.dangers().0.borrow().contains_key(&node);
         let may = is_calm || self.may_lose(node);
@@ -124,14 +126,14 @@ impl SimCluster {
         }
     }
 
-    /// Returns whether the loss of a message from this process to the master is allowed. If it is, puts the process's
-    /// node in danger.
+    /// Returns whether the run is allowed to lose a message from this process to the master. If so, records the
+    /// process's node as in danger: without the message, the master possibly regards the node as lost.
     pub(crate) fn may_lose_word_of(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
     }
 
-    /// Returns whether the loss of the master's question to this process is allowed. If it is, puts the process's node
-    /// in danger.
+    /// Returns whether the run is allowed to lose the master's question to this process. If so, records the process's
+    /// node as in danger: without an answer, the master possibly regards the node as lost.
     pub(crate) fn may_lose_question_to(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
     }

@@ -52,7 +52,7 @@ pub(crate) struct BatchFlight {
     fabric: SimFabric,
     batch: RefCell<VerbBatch>,
     lanes: RefCell<Vec<NodeLane>>,
-    /// Number of lanes whose completions have not arrived.
+    /// Number of the batch's lanes whose completions have not reached the client.
     left: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     /// Whether the client has crashed: then only a prefix of each lane's verbs was sent.
@@ -87,7 +87,7 @@ enum LaneState {
     Sent(usize),
     /// The current verb has not begun: the verbs are on the way to the node, or the previous verb has just finished.
     Waiting,
-    /// Some pieces of the current verb have executed.
+    /// Some of the pieces into which the current verb is cut have executed.
     Begun,
     /// All verbs have executed, and the completions are on the way back to the switch.
     Answering,
@@ -245,7 +245,7 @@ impl BatchFlight {
         }
     }
 
-    /// Sends the lanes to their nodes.
+    /// Sends the batch's lanes to their memory nodes.
     fn launch(self: &Rc<BatchFlight>) {
         let sim = self.sim();
         let client = self.fabric.client;

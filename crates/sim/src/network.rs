@@ -27,7 +27,7 @@ use crate::testbed::Testbed;
 /// value.
 const CHUNKS_SHARE_BYTES: usize = 8;
 
-/// Nanoseconds of one way over a link, if there is no testbed.
+/// Time of a message over a link, in one direction, in nanoseconds, if there is no testbed.
 const WIRE_NS: Nanos = 800;
 
 /// Options of the network.
@@ -45,7 +45,7 @@ pub struct NetworkOptions {
     pub nic_in_process: bool,
     /// Time after which a client without a completion treats the node as unreachable.
     pub verb_timeout_ns: Nanos,
-    /// One of this many lanes loses its completion; 0: none does.
+    /// One of this many lanes (a batch's verbs for one node) loses its completion; 0: no lane does.
     pub lost_completions_one_in: usize,
     /// Whether verbs that a client has given up (because their link was held, or their node was stopped) execute when
     /// they get through at last. Verbs of a fenced session do not. If false, no such verb executes.
@@ -111,7 +111,7 @@ fn identity_of(object: &[u8]) -> Identity {
 #[derive(Default)]
 struct SimLink {
     pace: SimPace,
-    /// The arrival time of the latest lane.
+    /// The time at which the latest lane over this link arrives.
     last_arrival: Nanos,
     /// Whether the queue pair is in error, as a reliable connection (RC) is after a lost completion.
     broken: bool,
@@ -194,7 +194,7 @@ impl Network {
         self.0.options.get()
     }
 
-    /// Sets the options.
+    /// Sets the options of the network.
     pub fn set_options(&self, options: NetworkOptions) {
         let before = self.0.options.replace(options);
         if before.testbed != options.testbed {
@@ -520,7 +520,7 @@ impl Network {
         self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.broken)
     }
 
-    /// Draws the time of one way over a link.
+    /// Draws the time of a message over a link, in one direction.
     pub(crate) fn wire(&self, client: ClientId, node: MnId) -> Nanos {
         let options = self.options();
         let base = WIRE_NS;

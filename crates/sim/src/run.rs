@@ -294,7 +294,8 @@ impl SimRun {
         check_quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
         // Sessions leave some objects to later comparisons of their blocks with the index, and so do sessions that give
-        // up and are recovered like crashed ones. Such objects would seem lost to the stricter check below.
+        // up and are recovered like crashed ones. The stricter check below would count the objects left to comparisons
+        // as lost.
         let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
             // A region whose primary has moved has a new free bitmap, in which bits can be missing.
             || counts.moves.get() > 0;
@@ -385,7 +386,7 @@ impl SimRun {
     /// Returns whether the master has nothing left to repair.
     fn is_put_right(&self) -> bool {
         let Some(status) = self.status() else { return false };
-        // The master may have crashed after this answer.
+        // The master has possibly crashed after this answer.
         let master = self.cluster.master();
         if !master.is_running() || master.is_repairing() {
             return false;
@@ -471,7 +472,7 @@ impl SimRun {
                 None => MasterRequest::Abandon { client: session.id() },
             };
             let closed = matches!(goodbye, MasterRequest::Close { .. });
-            // The master may not receive this message. Then the session expires later.
+            // If the message to the master is lost, the session expires later.
             let _told = self.cluster.ask_master(process, goodbye, 500_000).await;
             let counts = self.sim.counts();
             match (expelled, closed) {

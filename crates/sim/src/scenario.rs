@@ -46,7 +46,7 @@ pub enum Fault {
     MasterRestart,
     /// The master crashes during a job.
     RecoveryCrash,
-    /// Verbs that a live client has given up execute when they get through.
+    /// Verbs that a live client has given up still execute when they reach their memory node.
     LateVerb,
     /// Requests of the master's jobs to memory nodes arrive after the jobs have been given up and repeated.
     LateOrder,
@@ -351,7 +351,7 @@ pub(crate) struct ScenarioShape {
     pub coroutines: usize,
     /// Number of keys with the same two buckets and the same fingerprint.
     pub colliding_keys: usize,
-    /// Number of further keys, which have no such relation.
+    /// Number of further keys, which are not chosen to share buckets or fingerprints.
     pub other_keys: usize,
     /// The mix of operations on key 0, and below it the mix for the other keys.
     pub first_mix: OperationMix,
@@ -370,7 +370,7 @@ pub(crate) struct ScenarioShape {
     pub fillers: [usize; 4],
     /// Redundancies that Moves give to pairs.
     pub redundancies: Vec<Redundancy>,
-    /// Number of memory nodes that may be lost at one moment.
+    /// Number of memory nodes that the run is allowed to lose at one moment.
     pub losses_at_once: usize,
     /// Length from which on values are written without redundancy; `None`: all values have redundancy.
     pub single_from: Option<usize>,

@@ -42,7 +42,7 @@ pub struct Switches {
     adversary: Option<SwitchAdversary>,
     /// The state of forbidden behaviour, if the switches have any.
     forger: RefCell<Option<Forger>>,
-    /// The number that the next verb gets.
+    /// The number of the next verb that passes a switch.
     number: Cell<u64>,
 }
 
@@ -53,7 +53,7 @@ struct SwitchAdversary {
     written: RefCell<VecDeque<PoolPlace>>,
 }
 
-/// The greatest number of places that an adversary remembers.
+/// The greatest number of WRITEs' places that a switch remembers.
 const WRITTEN: usize = 24;
 
 impl Switches {

@@ -28,7 +28,7 @@ pub(crate) struct TestbedBatch {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A leg of the way of a batch's verbs for one node.
+/// A section of the path of a batch's verbs for one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TestbedLeg {
     /// The verbs come to the switch, which this many of them have passed.
@@ -90,7 +90,7 @@ impl SimFabric {
 }
 
 impl TestbedBatch {
-    /// Handles the end of a leg for the verbs of one node.
+    /// Handles the end of a section of the path for the verbs of one node.
     pub(crate) fn step(self: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg) {
         match leg {
             TestbedLeg::ToSwitch(passed) => self.pass(node, passed),

@@ -30,7 +30,7 @@ pub enum UnsoundCas {
     CasToWrite,
 }
 
-/// The way in which a switch has changed a CAS.
+/// The change that a switch has made to a CAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ForgedCas {
     /// The CAS expects this word instead of its own.

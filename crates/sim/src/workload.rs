@@ -92,15 +92,15 @@ impl SimWorkload {
         SimWorkload { single_from: Some(from_bytes), ..self }
     }
 
-    /// Records the loss of a memory node with pairs without redundancy. From now on each key that may have such a pair
-    /// is allowed to be absent until it is written again.
+    /// Records the loss of a memory node that held pairs without redundancy. From now on, each key that possibly had a
+    /// pair without redundancy is allowed to be absent until the key is written again.
     pub fn record_pair_loss(&self) {
         let now = self.now();
         self.losses.borrow_mut().push(now);
     }
 
-    /// Returns `colliding` keys with the same buckets and the same fingerprint, and `others` keys that have no such
-    /// relation.
+    /// Returns `colliding` keys with the same buckets and the same fingerprint, and `others` keys that are not chosen
+    /// to share buckets or fingerprints.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         let key = |i: u32| i.to_le_bytes().to_vec();
         let target = Buckets::of(&key(0), view);

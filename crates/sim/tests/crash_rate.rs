@@ -21,7 +21,7 @@ use fusee_sim::{
 const KEYS: u64 = 20_000;
 const SURVIVORS: u64 = 4;
 const CRASHES_PER_S: u64 = 500;
-/// Number of runs.
+/// Number of runs, each with a seed of its own.
 const SEEDS: u64 = 4;
 /// Lifetime of a client that is to crash, in nanoseconds.
 const LIFE_NS: Nanos = 10_000_000;

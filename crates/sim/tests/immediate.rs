@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use fusee_sim::{RunOptions, Scenario, run};
 
-/// Runs some seeds. Returns the summed counts of the runs with an immediate fabric, and the number of such runs.
+/// Runs some seeds. Returns the number of runs in which clients execute verbs at once, as over shared memory, and the
+/// summed counts of those runs.
 fn sum(
     scenario: Scenario,
     seeds: u64,

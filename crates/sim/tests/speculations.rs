@@ -69,8 +69,8 @@ fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     assert!(steered > 300, "{steered}");
 }
 
-/// The words of EC-oriented pairs recur sooner. A session makes no speculative write from such a word that it saw long
-/// ago.
+/// The words of EC-oriented pairs recur sooner than other words. A session makes no speculative write from a word of an
+/// EC-oriented pair that it saw long ago.
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);

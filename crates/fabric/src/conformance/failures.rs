@@ -61,7 +61,7 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
         hammer.join().expect("no panic");
         assert!(killed.elapsed() < NOTICE, "the failure was noticed late");
     });
-    // A new attempt to attach fails too, within a bounded time.
+    // A new attempt to attach to the failed node fails too, within a bounded time.
     let started = Instant::now();
     let error = rig.attach(ClientId(2)).err().expect("a dead node refuses");
     assert_eq!(error.node, NODES[1]);

@@ -30,7 +30,8 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     let shapes: [(u64, u32); 7] =
         [(0, 8), (2, 5), (3, 64), (0, 192), (5, 1000), (0, 4096), (1, 40_000)];
     for (shape, (skip, len)) in (1..).zip(shapes) {
-        // Each shape has a range of its own, which no other shape has written.
+        // Each combination of start and length has a range of its own in the pool, which no other combination has
+        // written.
         let base = shape << 20;
         race(
             |over| {

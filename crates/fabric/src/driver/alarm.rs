@@ -12,10 +12,10 @@ use mio::{Registry, Token};
 const AWAKE: u8 = 0;
 /// The thread sleeps in a turn, or is about to sleep.
 const ASLEEP: u8 = 1;
-/// The thread was woken after its last turn.
+/// The thread was woken after the end of its last turn.
 const WOKEN: u8 = 2;
 
-/// The token of the alarm's events. They need no handling.
+/// The token of the alarm's events, which need no handling.
 pub(crate) const ALARM: Token = Token(usize::MAX);
 
 /// An alarm for one thread.

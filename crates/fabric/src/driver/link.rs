@@ -64,7 +64,7 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// Registers the link's two sources of events with these tokens.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()>;
 
-    /// Returns the counts so far.
+    /// Returns the link's counts of its work so far.
     fn counts(&self) -> Self::Counts;
 
     /// Returns the memory node's number.

@@ -64,7 +64,7 @@ pub(super) struct Links<L: FabricLink> {
     /// The results of verbs to nodes without a link. A node is added when its link fails, and removed when the
     /// session leaves the node. A node with an error other than `Unreachable` stays in the list even then.
     failed: Vec<(MnId, VerbError)>,
-    /// The counts of links that have ended.
+    /// The sums of the counts of the links that have ended.
     counted: L::Counts,
     /// The time of the last check for silent nodes.
     looked_at: Option<Instant>,

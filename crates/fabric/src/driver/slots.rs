@@ -13,7 +13,7 @@ use fusee_core::verbs::VerbBatch;
 struct BatchSlot {
     /// The batch; `None` if the slot is free or about to be filled.
     batch: Option<VerbBatch>,
-    /// The number of parts that have not ended.
+    /// The number of the batch's parts that have not ended.
     parts: usize,
     /// The task that waits for the batch; `None` if there is none, or if its future was dropped.
     task: Option<Waker>,
@@ -83,7 +83,7 @@ impl BatchSlots {
         std::mem::take(&mut self.wake)
     }
 
-    /// Takes the emptied list of woken tasks back, to use its memory again.
+    /// Takes the emptied list of woken tasks back, to use the list's memory again.
     pub(super) fn reuse_wake(&mut self, woken: Vec<Waker>) {
         if self.wake.is_empty() {
             self.wake = woken;

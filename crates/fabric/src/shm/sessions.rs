@@ -24,7 +24,7 @@ use crate::sync::{Mutex, MutexGuard, Patience};
 /// about as much again as the expiry of its lease has delayed it.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
-/// The way in which a session reaches the pool. It decides how the session is fenced.
+/// A session's access to the pool. The kind of access decides how the session is fenced.
 #[derive(Clone, Debug)]
 pub(crate) enum ShmAccess {
     /// The session is in this process and passes this gate.

@@ -36,7 +36,7 @@ enum SocketFileState {
     Ended,
 }
 
-/// The numbers by which a file differs from every other file.
+/// The numbers of a file's device and inode, which identify the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SocketFileId {
     device: u64,

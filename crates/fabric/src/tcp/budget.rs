@@ -31,7 +31,7 @@ pub(super) struct TcpFrameBudget {
     per_peer: usize,
     used: usize,
     peers: HashMap<IpAddr, usize>,
-    /// Whether memory was given back after the caller last cleared this flag.
+    /// Whether a connection gave memory back to the budget after the caller last cleared this flag.
     pub(super) has_more: bool,
 }
 
@@ -98,7 +98,7 @@ impl TcpBudgetShare {
         true
     }
 
-    /// Gives back the part that a buffer of this capacity does not need.
+    /// Gives back to the budget the part of the share that a buffer of this capacity does not need.
     pub(super) fn give_back(&mut self, budget: &mut TcpFrameBudget, peer: IpAddr, capacity: usize) {
         let wanted = capacity.saturating_sub(FREE_BYTES);
         if wanted < self.bytes {
@@ -107,7 +107,7 @@ impl TcpBudgetShare {
         }
     }
 
-    /// Counts bytes that were received or sent.
+    /// Counts bytes that the connection has received or sent. Enough of them are progress.
     pub(super) fn count_moved_bytes(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.bytes > 0 && self.moved >= PROGRESS_BYTES {
@@ -120,7 +120,7 @@ impl TcpBudgetShare {
         self.bytes > 0 && now.saturating_duration_since(self.since) >= patience
     }
 
-    /// Gives back all that the connection holds.
+    /// Gives the connection's whole share back to the budget.
     pub(super) fn end(&mut self, budget: &mut TcpFrameBudget, peer: IpAddr) {
         self.give_back(budget, peer, 0);
     }

@@ -50,7 +50,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Removes bytes at the front.
+    /// Removes `len` bytes from the front of the queue.
     pub(super) fn consume(&mut self, len: usize) {
         assert!(len <= self.len(), "more consumed than there is");
         self.start += len;
@@ -68,7 +68,7 @@ impl Buffer {
         self.bytes.len()
     }
 
-    /// Moves the bytes to the front of new memory with this capacity.
+    /// Moves the queued bytes to the front of newly allocated memory with this capacity.
     fn move_to(&mut self, capacity: usize) {
         let mut bytes = vec![0; capacity];
         bytes[..self.len()].copy_from_slice(self.filled());
@@ -136,7 +136,7 @@ impl Buffer {
         &mut self.bytes[self.end - len..self.end]
     }
 
-    /// Adds bytes at the back.
+    /// Appends bytes to the queue.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         self.extend(bytes.len()).copy_from_slice(bytes);
     }

@@ -120,7 +120,7 @@ pub fn padded(len: u32) -> usize {
 /// The message that a client sends with its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHello {
-    /// The client that the session is of.
+    /// The client whose session this connection is.
     pub client: ClientId,
 }
 
@@ -212,22 +212,22 @@ impl TcpWelcome {
 /// An operation of a verb on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireOp<'a> {
-    /// Copies this many bytes out of the pool.
+    /// A READ of this many bytes.
     Read(u32),
     /// A steered READ of this many bytes. A switch has possibly changed the offset.
     Steered(u32),
-    /// Copies these bytes into the pool.
+    /// A WRITE of these bytes.
     Write(&'a [u8]),
     /// Compare-and-swap.
     Cas {
-        /// The value that the word must have.
+        /// The value that the word must have for the CAS to succeed.
         expected: u64,
-        /// The value that the word gets.
+        /// The value that a successful CAS gives the word.
         swap: u64,
     },
     /// Fetch-and-add.
     Faa {
-        /// The number to add.
+        /// The number that the FAA adds to the word.
         add: u64,
     },
 }
@@ -294,7 +294,7 @@ fn header(body_bytes: usize, number: u32, id: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Passes the bytes of a verb to `put`, piece by piece.
+/// Encodes a verb, and passes the bytes to `put` in several calls.
 pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     let (opcode, len) = match verb.op {
         WireOp::Read(len) => (READ, len),
@@ -472,7 +472,7 @@ impl<'a> TcpReply<'a> {
 }
 
 impl<'a> ReplyResults<'a> {
-    /// Returns the number of bytes that have not been taken.
+    /// Returns the number of bytes of the reply's results that the caller has not taken.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -29,7 +29,7 @@ const PIECE_BYTES: u32 = 128 << 10;
 /// The verbs `from..to` of a batch, as far as they are for this node and have not failed yet.
 #[derive(Clone, Copy, Debug)]
 struct TcpBatchPart {
-    /// The slot of the batch.
+    /// The position of the part's batch in the session's [`BatchSlots`].
     slot: usize,
     from: u32,
     to: u32,

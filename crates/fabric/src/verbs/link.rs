@@ -54,7 +54,7 @@ struct VerbsBatchPart {
     /// The next verb to post. `done_bytes` is the number of its bytes that are already posted.
     verb: usize,
     done_bytes: u32,
-    /// The number of verbs that are not posted in full.
+    /// The number of the part's verbs of which some fragment is not posted yet.
     left: usize,
     /// Whether a READ was posted after the last wait. `has_atomic` is the same for a CAS or FAA.
     has_read: bool,

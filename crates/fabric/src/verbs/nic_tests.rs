@@ -46,7 +46,7 @@ fn card() -> Option<(Arc<Device>, SelectedPort)> {
     }
 }
 
-/// The end that refuses a verb.
+/// The end of the connection that refuses a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusingEnd {
     /// The session's NIC, which refuses the verb at the doorbell.

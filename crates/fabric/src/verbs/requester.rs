@@ -29,7 +29,7 @@ pub(super) const ARENA_BYTES: u32 = 512 << 10;
 /// If this number of successive verbs would have no signal, the last of them is signalled, to show that the NIC makes
 /// progress.
 const SIGNAL_VERBS: u32 = 128;
-/// The number of completions that are taken at once.
+/// The largest number of completions that one call takes from the completion queue.
 const AT_ONCE: usize = 32;
 
 /// A work request: a verb, or a fragment of one.

@@ -235,7 +235,7 @@ fn obey() {
             "leave" => has_done(&ASKED.leave),
             // The command opens another session, with the next client id.
             "also" => has_done(&ASKED.also),
-            // The command executes a verb of that other session.
+            // The command executes a verb of the session that `also` has opened.
             "other works" => has_done(&ASKED.other_works),
             "fenced" => {
                 while !ASKED.is_fenced.load(Ordering::Relaxed) {

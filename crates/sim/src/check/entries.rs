@@ -23,7 +23,7 @@ use crate::network::Network;
 /// The place where a replica of an object starts.
 type ReplicaStart = (MnId, u64);
 
-/// The live entries of the index.
+/// The live entries of the index, and the objects to which they lead.
 #[derive(Default)]
 pub(crate) struct LiveEntries {
     view: Option<View>,
@@ -73,7 +73,7 @@ impl LiveEntries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
-        // The word's pair is lost, or will be once the view drops its node.
+        // The word's pair is lost, or will be lost once the view drops the pair's only node.
         if view.leads_to_lost(word) || goes_with_its_node(network, view, word) {
             return;
         }

@@ -135,7 +135,7 @@ fn kept(cluster: &SimCluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)>
         let Some(object) = word.object() else { continue };
         let copies = copies_kept_by(cluster.network(), view, word).into_iter();
         let copies = copies.map(|copy| copy.address());
-        // An object that was lost with its only node is not kept.
+        // An object that was lost with its only node does not count as kept.
         let is_there = |at: &Address| view.object(*at, 1).is_some();
         for object in core::iter::once(object).chain(copies).filter(is_there) {
             let before = kept.insert(object, (slot, word));

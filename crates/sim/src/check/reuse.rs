@@ -57,7 +57,7 @@ pub(crate) struct ReuseCheck {
     view: Option<View>,
     /// The newest epoch; 0 if no epoch is known, in which case windows are not checked.
     epoch: u64,
-    /// The object that was written last, by address.
+    /// For each address, the object that was last written there.
     lives: BTreeMap<u64, ObjectLife>,
     /// The last epoch in which each retired identity was in a slot or object.
     stood: BTreeMap<Identity, u64>,
@@ -71,7 +71,7 @@ pub(crate) struct ReuseCheck {
     recovered: BTreeSet<ClientId>,
     /// The time at which each free object became free, and its contents then, by address.
     free: BTreeMap<u64, (u64, FreedContent)>,
-    /// The lengths of objects that were written since their memory was zeros, by address.
+    /// For each address, the length of the object that was last written there since the memory was zeros.
     used: BTreeMap<u64, u64>,
 }
 
@@ -199,7 +199,7 @@ impl ReuseCheck {
         }
     }
 
-    /// Notes that a job ended.
+    /// Notes that a job of the master ended.
     pub fn idle(&mut self, client: ClientId) {
         self.running.remove(&client);
     }

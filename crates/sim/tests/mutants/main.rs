@@ -29,7 +29,7 @@ const TIMED_SEEDS: u64 = 40;
 /// more seeds.
 const SEEDS_UNHARMED: u64 = 250;
 const TIMED_SEEDS_UNHARMED: u64 = 10;
-/// Number of such seeds for the scenarios in `LONG`, which take ten times as long as others.
+/// Number of seeds without a mutant for the scenarios in `LONG`, which take ten times as long as others.
 const SEEDS_UNHARMED_LONG: u64 = 25;
 const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
 

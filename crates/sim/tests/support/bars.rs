@@ -316,7 +316,7 @@ pub fn a_sleep_ends_contact(seed: u64) {
     });
 }
 
-/// An UPDATE loses to a word that was read before the UPDATE began. Such an UPDATE does not end there, but starts
+/// An UPDATE loses to a word that was read before the UPDATE began. The UPDATE does not end with this loss, but starts
 /// again.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
@@ -407,7 +407,7 @@ fn bars_stand_until_all_is_settled(seed: u64) {
 /// The cluster loses the only backup. A session that makes backup reads still reaches the backup, because it was not
 /// fenced there. The session reads nothing old.
 fn the_only_backup_is_lost(seed: u64) {
-    // Each of three nodes has the objects of the slots on it.
+    // With three nodes and three data replicas, each node has a replica of every object.
     with_replicas(seed, 3, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
@@ -457,7 +457,7 @@ fn lost_members_have_barred(seed: u64) {
     });
 }
 
-/// Runs one of these scenes. The seed chooses the scene.
+/// Runs one of the scenes of this module. The seed chooses the scene.
 pub fn bars(seed: u64) {
     let scenes = [
         who_asks_sees_bars,

@@ -194,7 +194,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     run.alone(async {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
-        // Only one of these regions is lost, so only its pairs are.
+        // Only one of these regions is lost, so only the pairs of that region are lost.
         let mut regions: Vec<(Redundancy, Vec<PoolPlace>)> = Vec::new();
         for region in first..first + 2 {
             let before: Vec<PoolPlace> =

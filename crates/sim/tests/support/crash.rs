@@ -21,8 +21,8 @@ pub struct ClientLife<'c> {
 }
 
 impl<'c> ClientLife<'c> {
-    /// Makes a life for which only steps count at which `counts` returns true. The client crashes before the step that
-    /// follows `steps` such steps. With `None`, the client never crashes.
+    /// Makes the life of a client that crashes before the step that follows `steps` counted steps. A step is counted if
+    /// `counts` returns true at it. With `None`, the client never crashes.
     pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> ClientLife<'c> {
         ClientLife {
             steps: Cell::new(steps),

@@ -66,7 +66,8 @@ fn options() -> ClusterOptions {
     ClusterOptions { geometry, lease_ms, session, ..defaults }
 }
 
-/// A session inserts keys that hash alike, and other keys. The former are refused once their slots are full.
+/// A session inserts keys that hash alike, and other keys. The keys that hash alike are refused once their slots are
+/// full.
 pub fn crowded(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::new(&sim, &options());

@@ -20,8 +20,8 @@ const KEY: &[u8] = b"key";
 const LATE_NS: Nanos = 400_000_000;
 const LEASE: Duration = Duration::from_millis(20);
 
-/// Delays the writer's link to the first backup, and crashes the node of another replica. Returns whether the late
-/// CAS was refused.
+/// Delays the writer's link to the first backup, and crashes the node of another replica. Returns whether the delayed
+/// CAS on the first backup was refused.
 pub fn in_doubt(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

@@ -167,7 +167,7 @@ fn alike_keys(rng: &Rng) -> (usize, usize) {
     (3 + rng.below(3), 0)
 }
 
-/// Draws 3 to 6 keys that have no such relation.
+/// Draws 3 to 6 keys that are not chosen to share buckets or fingerprints.
 fn more_keys(rng: &Rng) -> (usize, usize) {
     (1, 2 + rng.below(4))
 }

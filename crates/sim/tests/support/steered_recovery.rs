@@ -25,7 +25,7 @@ pub fn late_insert_crash(seed: u64) -> FailureCounts {
     let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [a, b, helper] = &clients;
-    // Keys with the same buckets have the same first choice.
+    // Keys with the same buckets have the same slot as first choice for an INSERT.
     let keys = StepWorkload::keys(&cluster.view(), 2, 0);
     let [key, gone] = &keys[..] else { unreachable!("as many as were asked for") };
     run.alone(async { helper.insert(gone, b"gone").await.map(drop).unwrap() });

@@ -29,9 +29,9 @@ use fusee_switch::{
 use super::packet::{self, Flow, FrameContents, RoceEndpoint, RoceRequest};
 use crate::verbs::wire::{HELLO_BYTES, VerbsHello, VerbsHelloStatus, VerbsWelcome, WELCOME_BYTES};
 
-/// The largest number of known connections.
+/// The largest number of connections that a switch knows.
 const CONNECTIONS: usize = 1_024;
-/// The largest number of hellos without an answer.
+/// The largest number of unanswered hellos that a switch remembers.
 const HELLOS: usize = 256;
 /// The largest number of remembered steered READs of a connection. NICs have fewer in flight.
 const REMEMBERED: usize = 256;
@@ -50,7 +50,7 @@ struct RoceConnection {
     steered_key: u32,
     /// The length in bytes of the longest READ whose answer is one packet.
     most: u32,
-    /// The last READs with that key, the latest one last.
+    /// The latest READs with the RDMA key for steered READs, oldest first.
     asked: VecDeque<RememberedRead>,
 }
 

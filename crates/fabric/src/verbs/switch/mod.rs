@@ -177,7 +177,7 @@ impl WireSwitchLoop {
         let mut events = Events::with_capacity(8);
         let mut buffer = vec![0; FRAME_BYTES];
         let mut again = Instant::now();
-        // The sides that possibly have more frames.
+        // For each side of the wire, whether its interface possibly has more frames.
         let mut full = [false; 2];
         while !self.shared.is_over.load(Ordering::Relaxed) {
             let wait = match (full.contains(&true), self.held.is_empty()) {

@@ -77,8 +77,8 @@ pub fn lost_word(seed: u64) {
     assert!(!stage.is_marked(lost.word.address()), "it is taken for garbage");
 }
 
-/// A replica is damaged, and the WRITE that repairs it is delayed for long. The WRITE may execute as long as its
-/// session is pinned, so the object must not be reused until then.
+/// A replica is damaged, and the WRITE that repairs it is delayed for long. The WRITE can execute as long as its
+/// session is pinned, so the object must not be reused while the session is pinned.
 pub fn late_repair(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();

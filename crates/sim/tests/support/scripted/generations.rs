@@ -29,7 +29,7 @@ impl GenerationSession {
         GenerationSession::of(ScriptedCluster::new(seed))
     }
 
-    /// Makes such a session on this stage.
+    /// Makes a session for these tests on the cluster `stage`.
     pub fn of(stage: ScriptedCluster) -> GenerationSession {
         let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());

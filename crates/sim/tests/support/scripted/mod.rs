@@ -67,7 +67,7 @@ pub struct HostScript {
     mark: Cell<u64>,
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
-    /// Blocks that the session has returned. A request without a grant gets the first of them.
+    /// Blocks that the session has returned. A request without a grant gets the oldest of these blocks.
     pool: RefCell<VecDeque<Address>>,
     /// Number of requests for a block that are still to be put off.
     put_off: Cell<u32>,
@@ -86,12 +86,12 @@ pub struct HostScript {
 }
 
 impl HostScript {
-    /// Adds a step that happens when the session waits next.
+    /// Adds a step that happens at the session's next wait that has no other step.
     pub fn then(&self, step: impl FnOnce() + 'static) {
         self.steps.borrow_mut().push_back(Box::new(step));
     }
 
-    /// Loses batches that contain such a verb from now on.
+    /// Loses, from now on, each batch with a verb for which `verbs` returns true.
     pub fn lose(&self, verbs: fn(&Verb) -> bool) {
         self.loses.set(verbs);
     }

@@ -86,7 +86,8 @@ fn first_new(lives: &GenerationSession) -> u32 {
     first
 }
 
-/// A session cannot read the header of its new block for some time. The block is not used or sealed until then.
+/// A session cannot read the header of its new block for some time. During that time the block is neither used nor
+/// sealed.
 pub fn unread(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
