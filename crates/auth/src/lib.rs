@@ -57,7 +57,7 @@ pub enum PeerKind {
 }
 
 impl PeerKind {
-    /// All kinds.
+    /// All kinds of peers.
     pub const ALL: [PeerKind; 3] = [PeerKind::Client, PeerKind::Admin, PeerKind::Server];
 
     /// Returns the number of this kind on the wire. 0 is never used.
@@ -136,7 +136,7 @@ pub enum KeyError {
     File {
         /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the operating system.
         #[source]
         error: io::Error,
     },
@@ -368,7 +368,7 @@ impl Side {
 /// proofs.
 const CODES: u8 = 0x10;
 
-/// The code key and the frame count of one direction of a connection.
+/// The key for frame codes and the frame count of one direction of a connection.
 struct Direction {
     key: AuthKey,
     /// The number of frames sent so far in this direction.
@@ -376,7 +376,7 @@ struct Direction {
 }
 
 impl Direction {
-    /// Returns the code of the next frame, and counts the frame.
+    /// Returns the code of the direction's next frame, and counts the frame.
     fn next(&mut self, frame: &[u8]) -> FrameCode {
         let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
         hasher.update(&self.frames.to_le_bytes()).update(frame);

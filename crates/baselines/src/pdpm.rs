@@ -57,7 +57,7 @@ const VALUE: usize = 8;
 pub struct PdpmShape {
     /// Number of memory nodes.
     pub memory_nodes: usize,
-    /// Number of copies of each place, which lie on different memory nodes.
+    /// Number of copies of each key's place, which lie on different memory nodes.
     pub replicas: usize,
     /// Bytes of every value.
     pub value_bytes: u32,
@@ -166,7 +166,7 @@ pub struct PdpmClient<F, R> {
     nodes: Vec<MnId>,
     shape: PdpmShape,
     numbers: BaselineCache<KeyNumber, u32>,
-    /// Batches that are not in use, for later phases.
+    /// Empty [`VerbBatch`] values, kept for reuse in later phases.
     batches: RefCell<Vec<VerbBatch>>,
     spins: Cell<u64>,
 }
@@ -240,7 +240,7 @@ impl<F: Fabric, R: Rpc<PdpmDirectory>> PdpmClient<F, R> {
         Ok(())
     }
 
-    /// WRITEs the redo copies, then the place. The caller holds the lock.
+    /// WRITEs a key's new image to the redo copies, then to the key's place. The caller holds the lock.
     async fn put(
         &self,
         mut batch: VerbBatch,

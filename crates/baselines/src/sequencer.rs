@@ -10,9 +10,9 @@ use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 use crate::object::Exclusion;
 use crate::{BaselineError, word};
 
-/// The next number to draw.
+/// Offset of the word with the next number that a client draws.
 const NEXT: u64 = POOL_HEADER_BYTES;
-/// The number of delivered operations.
+/// Offset of the word with the number of delivered operations.
 const DELIVERED: u64 = NEXT + 64;
 
 /// Exclusion by the sequencer's two words on the first node.

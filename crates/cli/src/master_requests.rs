@@ -43,7 +43,7 @@ pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failur
     }
 }
 
-/// The state of a memory node, and its numbers of replicas.
+/// The state of a memory node, and the numbers of replicas on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainStatus {
     /// The state according to the master; `None` if it knows no such node.

@@ -34,7 +34,7 @@ pub struct CommonOptions {
     tls_key: Option<PathBuf>,
 }
 
-/// The way in which a program runs one of its commands.
+/// The properties of a command: what it logs, whether it is a server, and whether a panic ends its process.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
     /// The lines that the command logs by default.

@@ -5,10 +5,10 @@ use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time from the beginning of the work to the first line, and interval between two lines.
+/// Time from the beginning of a long task to its first progress line, and interval between two progress lines.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Progress lines of one piece of work.
+/// The progress lines of one long task.
 #[derive(Debug)]
 pub struct ProgressLines {
     begun: Instant,

@@ -12,17 +12,17 @@ use serde::Serialize;
 /// Durations of the parts of a recovery, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RecoveryTimesMs {
-    /// The client is fenced once more at all memory nodes.
+    /// Time to fence the client once more at all memory nodes.
     pub reconnect_ms: f64,
-    /// The master asks for the client's blocks.
+    /// Time to ask the master for the client's blocks.
     pub metadata_ms: f64,
-    /// The client's logs are read, and operations that these show as unfinished are completed.
+    /// Time to read the client's logs, and to complete the operations that the logs show as unfinished.
     pub log_ms: f64,
-    /// The replicas of the block tables are made equal.
+    /// Time to make the replicas of the block tables equal.
     pub repair_ms: f64,
-    /// Blocks that the client never used are freed.
+    /// Time to free the blocks that the client never used.
     pub free_lists_ms: f64,
-    /// Sum of all parts.
+    /// Sum of the times of all parts.
     pub total_ms: f64,
 }
 
@@ -60,7 +60,7 @@ pub struct RecoveryReport {
     pub withdrawn: u64,
     /// Number of slots and objects in a state that no correct client leaves.
     pub strange: u64,
-    /// Durations of the parts.
+    /// Durations of the parts of the recovery.
     #[serde(flatten)]
     pub parts: RecoveryTimesMs,
 }

@@ -13,15 +13,15 @@ use crate::tls;
 
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// The environment variable that replaces the flag.
+/// The environment variable that replaces the flag `--secret`.
 pub const VARIABLE: &str = "FUSEE_SECRET";
 
-/// Stores the file that the flag names.
+/// Stores the path that the flag `--secret` gives.
 pub fn set(file: PathBuf) {
     FILE.get_or_init(|| file);
 }
 
-/// Returns the file that the flag names.
+/// Returns the path that the flag `--secret` gives.
 pub fn file() -> Option<&'static Path> {
     FILE.get().map(PathBuf::as_path)
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Largest number of bytes in the queue.
 const MOST_BYTES: usize = 1 << 20;
-/// Bytes that each line in the queue costs in addition to its text.
+/// Bytes of the limit [`MOST_BYTES`] that each line in the queue takes in addition to its text.
 const LINE_BYTES: usize = 64;
 /// Largest length of a line.
 const MOST_LINE_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ struct StderrQueueState {
     lines: VecDeque<StderrLine>,
     bytes: usize,
     is_writing: bool,
-    /// Number of missing lines behind the last line in the queue.
+    /// Number of lines that were dropped after the last line in the queue was queued.
     missing: u64,
     /// Whether standard error took the last write.
     takes: bool,

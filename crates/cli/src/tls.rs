@@ -16,25 +16,25 @@ pub const CERT: &str = "FUSEE_TLS_CERT";
 /// The environment variable that replaces the flag for [`TlsFiles::key`].
 pub const KEY: &str = "FUSEE_TLS_KEY";
 
-/// The files that flags name.
+/// The TLS files that the command line's flags name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of the trusted authorities. If set, all outgoing connections use TLS.
     pub ca: Option<PathBuf>,
     /// The certificate of a server. If set, all incoming connections use TLS.
     pub cert: Option<PathBuf>,
-    /// The private key of that certificate.
+    /// The private key of the server's certificate.
     pub key: Option<PathBuf>,
 }
 
 static FILES: OnceLock<TlsFiles> = OnceLock::new();
 
-/// Stores the files that the flags name.
+/// Stores the TLS files that the flags name.
 pub fn set(files: TlsFiles) {
     FILES.get_or_init(|| files);
 }
 
-/// Returns the files that the flags name.
+/// Returns the TLS files that the flags name.
 fn files() -> TlsFiles {
     FILES.get().cloned().unwrap_or_default()
 }

@@ -49,7 +49,7 @@ impl<W: Write> Exporter<W> {
         Ok(Exporter { writer, cursor: ScanCursor::start(), block: ExportBlock::default() })
     }
 
-    /// Adds the pairs of one piece of the scan. Returns whether more pieces follow.
+    /// Adds the pairs that one step of the scan finds. Returns whether more steps follow.
     pub fn step(&mut self, client: &BlockingClient) -> Result<bool, ExportError> {
         if self.cursor.is_done() {
             return Ok(false);

@@ -24,16 +24,16 @@ use fusee_client::{Redundancy, ScanCursor, ScannedPair};
 
 const MAGIC: &[u8; 8] = b"FUSEEXPT";
 const VERSION: u32 = 1;
-/// Length of the head in bytes.
+/// Length in bytes of the head, with which an export begins.
 pub const HEAD_BYTES: u64 = 36;
 pub(crate) const BLOCK: u32 = 1;
 const END: u32 = 2;
 const END_BYTES: u32 = 32;
-/// Length of the end in bytes, with its kind, length and CRC.
+/// Length in bytes of an export's last part (the end), including the fields for kind, length and CRC.
 const WHOLE_END_BYTES: u64 = 8 + END_BYTES as u64 + 4;
 /// Largest length of a block's body in bytes. It has room for the longest possible pair with its other fields.
 const MAX_BODY_BYTES: u32 = 32 << 20;
-/// Largest number of bytes that one read asks for.
+/// Largest number of bytes that one read of an export asks for.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// The head of an export: the cluster, and the time.
@@ -51,9 +51,9 @@ pub struct ExportHead {
 /// The totals of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportTotals {
-    /// Number of pairs.
+    /// Number of pairs in the export.
     pub pairs: u64,
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values in the export.
     pub bytes: u64,
     /// Number of pairs that are missing because all their replicas were damaged.
     pub damaged: u64,

@@ -139,7 +139,7 @@ pub enum FuseeCommand {
 }
 
 impl FuseeCommand {
-    /// Returns the way in which the command runs.
+    /// Returns the command's properties for the code that runs it (see [`Conduct`]).
     pub fn conduct(&self) -> Conduct {
         let usual_log = match self {
             FuseeCommand::Master(_) | FuseeCommand::MemoryNode(_) | FuseeCommand::Switch(_) => {

@@ -98,7 +98,7 @@ impl RiddleCounts {
     }
 }
 
-/// Returns the kinds that a line belongs to, as indexes of [`KINDS`].
+/// Returns the kinds of unclear wording that a line contains, as indexes of [`KINDS`].
 fn kinds(previous: &str, line: &str, is_source: bool) -> Vec<usize> {
     let mut found = Vec::new();
     let marker = ["//!", "///", "//"].into_iter().find(|marker| line.starts_with(marker));

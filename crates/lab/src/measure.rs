@@ -184,13 +184,13 @@ struct MeasurementRun<'r, S> {
     chooser: KeyChooser,
     /// Number of operations that end before the first counted one.
     warm_up: u64,
-    /// Number of operations that have ended.
+    /// Number of operations that have ended, whether counted or not.
     done: Cell<u64>,
     /// Number of keys that DELETEs and Moves have used. They use each key once.
     taken: Cell<u64>,
     /// Number of operations that did not find a key that had been inserted.
     missed: Cell<u64>,
-    /// Time from which operations that end are counted.
+    /// Time after which each operation that ends is counted.
     begun: Cell<Nanos>,
     /// Time at which the last counted operation ended. Other operations are under way at that time, as they are at
     /// `begun`.

@@ -269,7 +269,7 @@ impl Default for LabSetup {
 const LONG: Duration = Duration::from_secs(100);
 /// Smallest size of a block. Blocks of long pairs are larger.
 const BLOCK_BYTES: u64 = 1 << 18;
-/// Number of pairs for which every block has room, unless such a block would exceed [`MAX_BLOCK_BYTES`].
+/// Number of pairs for which every block has room, unless a block with that room would exceed [`MAX_BLOCK_BYTES`].
 const PAIRS_IN_BLOCK: u64 = 16;
 /// Maximum size of a block (see [`Geometry`]).
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
@@ -278,7 +278,7 @@ const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
 /// Number of regions for which each node has room in addition to those for the pairs.
 const SPARE_REGIONS: u64 = 16;
-/// Number of these additional regions if some pairs are not replicated, because each redundancy has its own regions.
+/// As [`SPARE_REGIONS`], for setups in which some pairs are not replicated: each redundancy has regions of its own.
 const SPARE_CODED_REGIONS: u64 = 64;
 
 impl LabSetup {
@@ -363,9 +363,9 @@ pub struct LabResults {
     pub timeline: Vec<f64>,
     /// Latencies by kind of operation, sorted by the kind's name.
     pub latencies: Vec<LabLatency>,
-    /// Verbs of sessions divided by the number of operations, with the verbs of background work.
+    /// Verbs that sessions posted, for operations and for background work, divided by the number of operations.
     pub verbs: f64,
-    /// Bytes that these verbs touched, divided by the number of operations.
+    /// Bytes of pools that sessions' verbs read or wrote, divided by the number of operations.
     pub bytes: f64,
     /// Wrong hints of the index cache, divided by the number of operations.
     pub wrong_hints: f64,

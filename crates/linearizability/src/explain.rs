@@ -152,7 +152,7 @@ impl fmt::Display for Refutation {
 
 /// An explanation that is being shortened.
 struct ShrinkingExplanation {
-    /// All operations except the unexplained one.
+    /// All operations of the explanation except the unexplained one.
     rest: Vec<HistoryRecord>,
     unexplained: HistoryRecord,
     /// The sum of the numbers of operations in all searches so far.
@@ -167,7 +167,7 @@ impl ShrinkingExplanation {
         while size > 0 {
             let mut start = 0;
             while start < self.rest.len() {
-                // If the piece is dropped, the next piece moves to `start`.
+                // If the operations from `start` on are dropped, the operations behind them move to `start`.
                 if !self.drop_where(|i| (start..start + size).contains(&i)) {
                     start += size;
                 }

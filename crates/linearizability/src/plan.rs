@@ -18,20 +18,20 @@ pub type ValueId = u32;
 pub struct ValueUse {
     /// Number of operations that wrote the value or possibly wrote it.
     pub writers: u32,
-    /// The rank of the latest invocation of a SEARCH that returns the value. The next field is the rank of the latest
-    /// return of such a SEARCH.
+    /// The rank of the latest invocation of a SEARCH that returns the value. `last_returned` is the rank of the latest
+    /// return of a SEARCH that returns the value.
     pub last_invoked: Rank,
     pub last_returned: Rank,
 }
 
-/// The state of the key. A value of `None` is unread.
+/// The state of the key. The value `None` stands for any value that no later SEARCH returns (an unread value).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyPresence {
     Absent,
     Present(Option<ValueId>),
 }
 
-/// The effect of an operation. A value of `None` is unread.
+/// The effect of an operation. The value `None` stands for any value that no later SEARCH returns (an unread value).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationEffect {
     /// Creates the key. Possible only while the key is absent.
@@ -76,7 +76,7 @@ impl OperationEffect {
         matches!(self, See(_) | SeeNothing | SeeSomething | Never)
     }
 
-    /// Returns the value that the operation writes, unless the value is unread.
+    /// Returns the value that the operation writes; `None` if the operation writes nothing or an unread value.
     pub fn written(self) -> Option<ValueId> {
         match self {
             OperationEffect::Create(value)

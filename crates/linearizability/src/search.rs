@@ -88,7 +88,7 @@ struct Searcher<'a, B> {
     creators: u32,
     /// Number of DELETEs that have not returned yet, including those that have not been invoked.
     removals_left: usize,
-    /// The places of operations that never return and whose value is read, by value.
+    /// The operations that never return and whose value a SEARCH returns: for each value, their places in `open`.
     writers: HashMap<ValueId, Vec<usize>>,
 }
 
@@ -111,7 +111,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
 
     fn run(mut self) -> SearchOutcome {
         let mut peak_frontier = 1;
-        // The place in `open` of each operation.
+        // For each operation of the history, its place in `open`.
         let mut places = vec![usize::MAX; self.plan.history.len()];
         for (rank, event) in self.plan.events.iter().enumerate() {
             self.now = rank;
@@ -168,14 +168,14 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         self.plan.values[value as usize].last_invoked > self.now
     }
 
-    /// Returns the open operations that have not had their instant, each with its place.
+    /// Returns the open operations that have not had their instant, each with its place in `open`.
     fn undone(&self, situation: &Situation<B>) -> impl Iterator<Item = (usize, &OpenOperation)> {
         let open = self.open.iter().enumerate().filter_map(|(i, o)| Some((i, o.as_ref()?)));
         open.filter(|(place, _)| !situation.done.has(*place))
     }
 
-    /// Gives an instant now to all operations for which a later instant has no advantage. Makes the key's value unread
-    /// if no later SEARCH returns it.
+    /// Gives an instant now to all operations for which a later instant has no advantage. If no later SEARCH returns
+    /// the key's value, the situation gets `None` in place of the value (see [`KeyPresence`]).
     fn settle(&self, situation: &mut Situation<B>) {
         self.see(situation);
         if let KeyPresence::Present(Some(value)) = situation.state

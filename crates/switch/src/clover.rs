@@ -41,7 +41,7 @@ use crate::{
 
 /// The format of Clover's entries and their words.
 pub trait ChainFormat {
-    /// Returns the key of an entry that begins with these bytes; `None` if they are too short.
+    /// Returns the key of an entry that begins with these bytes; `None` if the bytes are too short to contain a key.
     fn key(&self, start: &[u8]) -> Option<u128>;
 
     /// Returns, for a CAS, the version that its entry must have, and the entry that it appends. Returns `None` if the
@@ -93,7 +93,7 @@ struct ChainTail {
 struct PassedChainVerbs {
     /// WRITEs of entries: the entry's offset, and its key.
     writes: VecDeque<(u64, u128)>,
-    /// CASes that are unanswered.
+    /// CASes whose answers have not passed.
     cases: VecDeque<PendingChainCas>,
 }
 

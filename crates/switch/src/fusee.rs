@@ -68,7 +68,7 @@ struct SlotObject {
 #[derive(Clone, Debug, Default)]
 struct PassedSlotVerbs {
     writes: VecDeque<(u64, SlotObject)>,
-    /// CASes that are unanswered.
+    /// CASes whose answers have not passed.
     cases: VecDeque<PendingSlotCas>,
 }
 

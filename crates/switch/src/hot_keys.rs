@@ -32,7 +32,7 @@ impl<V> HotKeyTable<V> {
         }
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys in the table.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -96,9 +96,9 @@ pub enum SwitchDecision {
 pub struct CasAnswer {
     /// The connection on which the CAS came.
     pub connection: SwitchConnection,
-    /// The number of the CAS.
+    /// The number of the CAS's request ([`SwitchRequest::number`]).
     pub number: u64,
-    /// The word that the CAS has found.
+    /// The word that the CAS has found in memory.
     pub found: u64,
 }
 
@@ -119,7 +119,7 @@ pub trait Switch {
     /// Learns from an answer that passes.
     fn answer(&mut self, answer: &CasAnswer);
 
-    /// Forgets a part of the knowledge.
+    /// Forgets the part `what` of the switch's knowledge.
     fn forget(&mut self, what: ForgetScope);
 
     /// Returns the counts of decisions so far.
@@ -148,14 +148,14 @@ pub struct SwitchCounts {
 /// The memory that a switch's knowledge takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchMemory {
-    /// Bytes for keys or slots.
+    /// Bytes for what the switch knows about keys or slots.
     pub keys: u64,
     /// Bytes for connections: their unanswered verbs, and their last WRITEs.
     pub connections: u64,
 }
 
 impl SwitchMemory {
-    /// Returns the bytes for all parts of the knowledge together.
+    /// Returns the sum of the bytes for keys or slots and for connections.
     pub fn sum(self) -> u64 {
         self.keys + self.connections
     }

@@ -51,7 +51,7 @@ pub enum TlsError {
     File {
         /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the read.
         #[source]
         error: io::Error,
     },
@@ -63,9 +63,9 @@ pub enum TlsError {
     Content {
         /// The path of the file.
         path: PathBuf,
-        /// The content that is needed.
+        /// The content that the file should have.
         wanted: &'static str,
-        /// The reason, if it is known.
+        /// The reason why the file's content cannot be used, if it is known.
         cause: Option<String>,
     },
     /// The certificate cannot be used with the key.
@@ -75,7 +75,7 @@ pub enum TlsError {
         cert: PathBuf,
         /// The path of the key file.
         key: PathBuf,
-        /// The reason.
+        /// The reason why the certificate cannot be used with the key.
         cause: String,
     },
     /// The dialled host is neither a name nor an address, so no certificate can be for it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::requests::{KEY_BYTES, key_bytes};
 use crate::trace::YcsbTrace;
 
-/// The way in which keys get their bytes.
+/// The rule that gives the key with a number its bytes.
 #[derive(Clone, Debug, Default)]
 pub enum KeyNaming {
     /// [`key_bytes`] makes the bytes from the number.

@@ -181,9 +181,9 @@ impl FromStr for YcsbWorkload {
 /// its own keys by the indices 0, 1, 2, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct WorkloadShare {
-    /// The number of this process, from 0.
+    /// The number of this process among the processes that share the workload, from 0.
     pub number: u64,
-    /// The number of processes.
+    /// The number of processes that share the workload.
     pub of: u64,
 }
 

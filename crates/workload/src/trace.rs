@@ -53,7 +53,7 @@ pub enum TraceError {
     Line {
         /// The file's name.
         file: String,
-        /// The number of the line, from 1.
+        /// The number of the line in the file, from 1.
         line: u64,
         /// The problem of the line.
         problem: TraceLineError,
@@ -63,7 +63,7 @@ pub enum TraceError {
     Empty {
         /// The file's name.
         file: String,
-        /// Whether this is the file of keys to load.
+        /// Whether the file is that of the keys to load, not that of the operations.
         loads: bool,
     },
 }

@@ -36,11 +36,11 @@ impl CloverCosts {
 pub enum CloverRequest {
     /// Asks for the key's chain.
     Query(KeyNumber),
-    /// Opens a new key, whose chain consists of this entry.
+    /// Adds a new key to the index, with a chain that consists of this entry.
     Open(KeyNumber, CloverEntry),
-    /// Asks for new entries.
+    /// Asks for free entries of the memory nodes, in which the client will store values.
     Allocate,
-    /// Retires entries that have followers; at most [`RETIRED_TOGETHER`] in one request.
+    /// Retires entries that newer entries follow in their chains; at most [`RETIRED_TOGETHER`] in one request.
     Retire(Vec<RetiredEntry>),
 }
 
@@ -61,14 +61,14 @@ pub enum CloverReply {
     Opened(CloverOpenOutcome),
     /// New entries, which now belong to the client. The list is empty if the store has no free entry.
     Entries(Vec<CloverEntry>),
-    /// Confirms that the entries are recorded as retired.
+    /// Confirms that the entries of a `Retire` request are recorded as retired.
     Retired,
 }
 
-/// The index entry of a key.
+/// The chain of a key, as the server's index describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloverChain {
-    /// The oldest entry of the chain that is not free.
+    /// The oldest entry of the key's chain that the server has not freed.
     pub(crate) head: CloverEntry,
     /// The number of the key's shortcut.
     pub(crate) shortcut: u32,
@@ -90,7 +90,7 @@ pub struct MetadataServer {
     shape: CloverShape,
     costs: CloverCosts,
     chains: HashMap<KeyNumber, CloverChain>,
-    /// Free entries. They are taken from the front and freed to the back.
+    /// Free entries. The server hands out the first ones, and puts freed entries at the end.
     free: VecDeque<CloverEntry>,
     /// Retired entries that cannot be freed because their predecessors are not retired, each with its follower.
     waiting: HashMap<CloverEntry, CloverEntry>,

@@ -23,7 +23,7 @@ pub struct CloverClient<F, R> {
     rpc: R,
     nodes: Vec<MnId>,
     shape: CloverShape,
-    /// The last known entry of each key's chain.
+    /// The last known entry of each key's chain, which is the key's cursor.
     cursors: BaselineCache<KeyNumber, CloverChain>,
     /// Entries that the server has handed out and that no operation has used.
     entries: RefCell<Vec<CloverEntry>>,
@@ -33,7 +33,7 @@ pub struct CloverClient<F, R> {
     work: Signal,
     /// Notified when some background work is done.
     done: Signal,
-    /// Batches that are not in use, for later phases.
+    /// Empty [`VerbBatch`] values, kept for reuse in later phases.
     batches: RefCell<Vec<VerbBatch>>,
     counts: Cell<CloverCounts>,
 }
@@ -43,11 +43,11 @@ pub struct CloverClient<F, R> {
 pub struct CloverCounts {
     /// Phases of walks along chains.
     pub hops: u64,
-    /// CASes that failed because the entry was not the last one.
+    /// CASes that failed because the entry was not the last one of its chain.
     pub lost: u64,
     /// Requests for the chain of a key.
     pub queries: u64,
-    /// Requests for new entries.
+    /// Requests to the metadata server for free entries.
     pub allocations: u64,
     /// READs during which the entry was reused.
     pub torn: u64,
@@ -64,13 +64,13 @@ struct CloverChore {
 
 /// The state of an entry that a walk along a chain has READ.
 enum ChainWalkStep {
-    /// The entry is the last one.
+    /// The entry is the last one of the chain.
     Last,
-    /// The entry is the last one until its follower is committed.
+    /// The entry is the last one of the chain until its follower is committed.
     Uncommitted,
-    /// The walk continues at this entry.
+    /// Another entry follows, and the walk continues at this one.
     To(CloverEntry),
-    /// The entry has been reused.
+    /// The entry has been reused, so it is no longer in the chain.
     Gone,
 }
 
@@ -150,7 +150,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Returns an entry that is in no chain.
+    /// Returns an unused entry, which is in no chain.
     async fn new_entry(&self) -> Result<CloverEntry, BaselineError> {
         for _ in 0..MOST_REQUESTS {
             if let Some(entry) = self.entries.borrow_mut().pop() {
@@ -170,7 +170,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         Err(BaselineError::Full)
     }
 
-    /// Posts WRITEs of a whole entry that has no follower.
+    /// Posts WRITEs of a whole entry without a follower, to all replicas of the entry.
     fn write(&self, batch: &mut VerbBatch, key: KeyNumber, entry: CloverEntry, value: &[u8]) {
         let span = batch.stage(self.shape.entry_bytes());
         let bytes = batch.bytes_mut(span);

@@ -135,7 +135,7 @@ impl CloverShape {
         super::VALUE + self.value_bytes.next_multiple_of(8)
     }
 
-    /// Returns the offset of the replicas with this number on each node.
+    /// Returns the offset on each node at which the area for entries' replicas number `rank` begins.
     fn entries_at(&self, rank: usize) -> u64 {
         let nodes = self.memory_nodes as u64;
         let shortcuts = POOL_HEADER_BYTES + 8 * self.keys.div_ceil(nodes);

@@ -45,11 +45,11 @@ pub enum AllocatorRequest {
 /// with `None` if no memory is left.
 pub struct Allocator {
     layout: Arc<PublishedLayout>,
-    /// Number of the node in the layout.
+    /// Number of the allocator's memory node in the layout.
     number: u64,
-    /// Number of blocks given so far.
+    /// Number of blocks that the allocator has given to clients.
     given: u64,
-    /// Free objects. The index is their length in units.
+    /// Addresses of free objects. The index of the outer list is the objects' length in units of 64 bytes.
     free: Vec<VecDeque<u64>>,
     costs: AllocatorCosts,
 }

@@ -41,7 +41,7 @@ pub struct PublishedClient<F, R> {
     pub(super) layout: Arc<PublishedLayout>,
     memory: PublishedMemory<R>,
     cache: PublishedCache,
-    /// Phase objects that are not in use.
+    /// [`PublishedPhase`] values that are not in use, kept for reuse.
     phases: RefCell<Vec<PublishedPhase>>,
     counts: Cell<PublishedCounts>,
 }

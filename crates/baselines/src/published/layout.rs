@@ -33,7 +33,7 @@ pub struct PublishedLayout {
     data: u64,
 }
 
-/// The place of a replica.
+/// The memory node and the pool offset of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedPlace {
     pub node: MnId,

@@ -20,7 +20,7 @@ use super::object::{PublishedObject, UNIT_BYTES};
 use super::parameters::ObjectAllocation;
 use crate::{BaselineError, Rpc};
 
-/// Largest number of chores in one phase.
+/// Largest number of chores (steps of memory management) that are posted in one phase.
 const MOST_CHORES: usize = 64;
 /// Number of phases in which a client looks for free objects before it regards the store as full.
 const LOOKS: usize = 256;
@@ -74,7 +74,7 @@ struct PublishedSlab {
     /// such READ.
     cursor: usize,
     since_look: u64,
-    /// Address of the object that was allocated last.
+    /// Address of the object of this size that the client allocated last.
     last: u64,
     /// Whether a task is asking for a block. `waiting` has the tasks that wait for the result.
     filling: bool,
@@ -94,7 +94,7 @@ pub(super) struct AllocatedObject {
 pub(super) struct PublishedMemory<R> {
     layout: Arc<PublishedLayout>,
     allocators: Vec<R>,
-    /// Number of the node to ask next.
+    /// Number of the memory node whose allocator the client asks next.
     turn: Cell<usize>,
     /// Whether every node has refused a block.
     exhausted: Cell<bool>,
@@ -128,7 +128,7 @@ impl<R> PublishedMemory<R> {
         }
     }
 
-    /// Returns the number of requests to allocators.
+    /// Returns the number of requests that the client has sent to allocators.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }

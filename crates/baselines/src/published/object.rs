@@ -20,7 +20,7 @@ pub(super) const KEY_BYTES: usize = 16;
 const KEY: usize = 8;
 const VALUE: usize = KEY + KEY_BYTES;
 const LOG_BYTES: usize = 22;
-/// Distance of the old value from the end of an object.
+/// Distance in bytes from the start of the old value to the end of the object.
 const OLD_VALUE: usize = 10;
 /// Length of the old value with its CRC, in bytes.
 pub(super) const COMMIT_BYTES: u32 = 9;
@@ -123,9 +123,9 @@ pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
 /// The result of reading an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PublishedReadResult<At> {
-    /// The object is the key's, and its value is here.
+    /// The object has the wanted key. The field locates the value.
     Of(At),
-    /// The object is of another key.
+    /// The object has another key.
     Another,
     /// The object is incomplete, because it is being written for another use.
     Torn,

@@ -48,7 +48,7 @@ pub struct PublishedParameters {
     pub writes: SlotWriteProtocol,
     /// The kind of processes that allocate objects.
     pub allocation: ObjectAllocation,
-    /// Number of pending chores at which a client posts them.
+    /// Number of pending chores (steps of memory management) at which a client posts them.
     pub frees_at_once: usize,
     /// Number of attempts after which a waiting operation gives up.
     pub patience: u32,
@@ -142,7 +142,7 @@ pub enum PublishedConfigError {
         "{replicas} replicas of {what} on {nodes} memory nodes: take 1 to {nodes}, and no more than 8"
     )]
     Replicas {
-        /// The index or pairs, in words.
+        /// The thing that has the replicas, in words: the index or the pairs.
         what: &'static str,
         /// Requested number of replicas.
         replicas: usize,
@@ -159,7 +159,7 @@ pub enum PublishedConfigError {
         /// Bytes of a region.
         region_bytes: u64,
     },
-    /// A slot word cannot express the length of such an object.
+    /// A slot word cannot express the length of an object with a value of this many bytes.
     #[error("values of {0} bytes: at most 16,274 have a length that a slot can tell")]
     Value(u32),
     /// Addresses need more than 48 bits, or slot numbers more than 32.

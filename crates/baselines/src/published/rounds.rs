@@ -186,7 +186,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         ))
     }
 
-    /// Waits until the primary shows another word than `old`. A loser does this.
+    /// Waits until the primary shows another word than `old`, as the loser of a round does.
     async fn wait(
         &self,
         phase: &mut PublishedPhase,

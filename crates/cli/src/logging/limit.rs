@@ -23,15 +23,15 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Number of lines of a kind that are logged at once.
+/// Number of lines of one [kind](LogLineKind) that are logged in immediate succession.
 const BURST: u32 = 32;
-/// Time after which one more line of a kind is logged.
+/// Time after which one more line of one [kind](LogLineKind) is logged.
 const REFILL: Duration = Duration::from_secs(10);
 /// Interval between two reports of omitted lines.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of kinds.
+/// Maximum number of kinds of lines that are limited separately.
 const MOST_KINDS: usize = 256;
-/// Characters of an omitted line that a report shows.
+/// Number of characters of an omitted line that a report of omitted lines shows at most.
 const MOST_CHARS: usize = 120;
 
 /// Number of lines of all kinds that were omitted so far.
@@ -101,14 +101,14 @@ struct LogLineKinds {
 }
 
 struct LogBucket {
-    /// Number of lines that can still be logged at once.
+    /// Number of lines of the kind that are now allowed to be logged in immediate succession.
     left: u32,
     refilled: Instant,
     left_out: u64,
-    /// Time of the first omitted line that is not reported yet.
+    /// Time of the first omitted line of the kind that is not reported yet.
     since: Instant,
     level: Level,
-    /// Text of the first omitted line.
+    /// Text of the first omitted line of the kind that is not reported yet.
     text: String,
 }
 
@@ -165,7 +165,7 @@ impl LogLineKinds {
         Some(bucket)
     }
 
-    /// Records the text of the first omitted line.
+    /// Records the text of the first omitted line of a kind, for the report.
     fn describe(&mut self, kind: LogLineKind, level: Level, text: String) {
         if let Some(bucket) = self.buckets.get_mut(&self.counts_as(kind)) {
             (bucket.level, bucket.text) = (level, text);
@@ -259,7 +259,7 @@ mod tests {
         let logged = (1..100_000).filter(|n| kinds.count_omitted(kind(*n), now).is_none()).count();
         assert!(kinds.buckets.len() <= MOST_KINDS + 1);
         assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");
-        // Kinds that have nothing to report make room after some time.
+        // Kinds of lines without omitted lines to report make room for other kinds after some time.
         kinds.take_omitted(now, true);
         kinds.count_omitted(kind(100_000), now + REFILL * BURST);
         assert_eq!(kinds.buckets.len(), 1);

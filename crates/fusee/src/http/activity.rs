@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use fusee_core::stats::{OpKind, SessionWork};
 use serde::Serialize;
 
-/// Number of seconds that are kept.
+/// Number of seconds of activity that are kept.
 const KEPT: usize = 600;
 
-/// Totals of the cluster at one time.
+/// The cluster's totals since its start, at one time.
 #[derive(Clone, Copy, Debug)]
 struct ActivitySample {
     at_ms: u64,
@@ -16,7 +16,7 @@ struct ActivitySample {
     damaged: u64,
 }
 
-/// Samples of the last minutes.
+/// The samples of the cluster's totals in the last minutes.
 #[derive(Debug, Default)]
 pub struct ActivityHistory(VecDeque<ActivitySample>);
 

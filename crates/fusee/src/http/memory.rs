@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 /// Age at which a survey is too old to be shown.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// The last survey.
+/// The last survey of the cluster's memory, and the time at which it was made.
 #[derive(Debug, Default)]
 pub struct RecentSurvey(Mutex<Option<(Instant, Result<String, String>)>>);
 

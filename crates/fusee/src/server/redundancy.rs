@@ -30,7 +30,7 @@ pub struct RedundancyTable {
     promote_bytes_per_s: Option<ByteSize>,
 }
 
-/// A rule for values from some length on.
+/// A rule for the redundancy of values from some length on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RedundancyTableRule {

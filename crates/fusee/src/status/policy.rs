@@ -24,7 +24,7 @@ pub struct PolicyReport {
     pub promote_bytes_per_s: Option<u64>,
 }
 
-/// A rule for values from some length on.
+/// A rule of the policy for the redundancy of values from some length on.
 #[derive(Debug, Serialize)]
 pub struct RuleReport {
     pub from: u64,

@@ -65,9 +65,9 @@ pub struct NodeReport {
 #[derive(Debug, Serialize)]
 pub struct LostPairs {
     pub node: String,
-    /// Number of lost regions of such pairs.
+    /// Number of lost regions with pairs without redundancy.
     pub regions: u64,
-    /// Capacity of these regions in bytes.
+    /// Capacity of the lost regions, in bytes.
     pub bytes: u64,
 }
 

@@ -204,7 +204,8 @@ impl FaultyCluster {
         FaultyCluster::with_pools(fabric, "128MiB")
     }
 
-    /// Starts such a cluster with the lease [`LONG_LEASE_MS`], for tests that are not about leases.
+    /// Starts a cluster as [`start`](FaultyCluster::start) does, but with the lease [`LONG_LEASE_MS`], for tests that
+    /// are not about leases.
     pub fn with_long_leases(fabric: &'static str) -> FaultyCluster {
         FaultyCluster::of(ClusterShape {
             fabric,
@@ -213,7 +214,7 @@ impl FaultyCluster {
         })
     }
 
-    /// Starts such a cluster with pools of this size.
+    /// Starts a cluster as [`start`](FaultyCluster::start) does, but with pools of this size.
     pub fn with_pools(fabric: &'static str, pool: &'static str) -> FaultyCluster {
         FaultyCluster::of(ClusterShape { fabric, pool, ..ClusterShape::default() })
     }

@@ -16,7 +16,7 @@ use fusee_client::{FailedWriteOutcome, WriteError};
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Length of a note in bytes.
+/// Length in bytes of a note, which records the beginning or end of an operation.
 const NOTE_BYTES: usize = 32;
 /// Nanoseconds by which an operation has possibly started before the noted time, as in the benchmarks.
 const SLACK_NS: u64 = 100;

@@ -89,11 +89,11 @@ pub enum StatementKind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StatementCondition {
-    /// The number differs from this one by at most a quarter of it.
+    /// The number differs from the given one by at most a quarter of the given one.
     About(f64),
-    /// The number is at least this.
+    /// The number is at least the given one.
     AtLeast(f64),
-    /// The number is at most this.
+    /// The number is at most the given one.
     AtMost(f64),
 }
 
@@ -133,7 +133,7 @@ pub struct Statement {
     pub of: &'static [&'static str],
     /// Returns the number that the statement is about, for one system; `None` if the number was not measured.
     pub value: fn(&Medians, &str) -> Option<f64>,
-    /// The condition on that number.
+    /// The condition that the statement puts on its number.
     pub expected: StatementCondition,
 }
 

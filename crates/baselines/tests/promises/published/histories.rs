@@ -68,7 +68,7 @@ fn inserts_and_deletes_as_published_break_every_history() {
     assert_eq!(broken(6, parameters), 6);
 }
 
-/// FUSEE-CR has only one of these anomalies: a key in two slots.
+/// FUSEE-CR has only one of the [anomalies](super::anomalies) of losers: a key in two slots.
 #[test]
 fn inserts_and_deletes_one_by_one_break_some_histories() {
     let broken = broken(60, |replicas| parameters(replicas).one_by_one());
