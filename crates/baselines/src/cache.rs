@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 pub(crate) struct BaselineCache<K, V> {
     shared: RefCell<Rc<HashMap<K, V>>>,
-    /// Entries that this session has found. They take precedence over those in `shared`.
+    /// Entries that this session has found itself. They take precedence over the entries in `shared`.
     own: RefCell<HashMap<K, V>>,
 }
 

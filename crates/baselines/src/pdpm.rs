@@ -81,7 +81,8 @@ impl PdpmShape {
         8 + self.value_bytes.next_multiple_of(8) + 8
     }
 
-    /// Returns the offset of the copies with this number on each node. Redo copies are numbered after the other copies.
+    /// Returns the offset on each node at which the area for copies number `rank` begins. Redo copies are numbered
+    /// after the other copies.
     fn at(&self, rank: usize) -> u64 {
         let image = u64::from(self.image_bytes());
         let places = rank.min(self.replicas);

@@ -32,7 +32,7 @@ pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
     })
 }
 
-/// Calls `then` at every signal, on a thread of its own, with the exit code for that signal.
+/// At every signal, calls `then` on a thread of its own, with the exit code for the signal.
 fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,4 +1,4 @@
-//! Imports: they write the pairs of an export into a cluster.
+//! Imports, which write the pairs of an export into a cluster.
 
 use std::thread;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The time in which an unauthenticated connection has to say hello. Then it is closed.
+/// The time after which a connection that has not said hello is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// The pause after a failure to accept (for example, without free descriptors) before the next attempt.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);

@@ -59,7 +59,7 @@ struct PoolInner {
     mapping: Mapping,
     bytes: u64,
     pages: PageKind,
-    /// Whether a NIC has registered the pages. Then the pages must stay where they are.
+    /// Whether a NIC has registered the pages. Registered pages must stay where they are.
     is_pinned: AtomicBool,
     /// The descriptor of the memfd, which the memory node passes on to clients. `None` in clients, which close
     /// theirs after mapping.

@@ -39,7 +39,7 @@ pub struct NodeFabricsOptions {
     pub tcp: Option<SocketAddr>,
     /// The time for which the software NIC spins for requests before it sleeps; zero: not at all.
     pub spin: Duration,
-    /// The path of the socket that hands out the memory to processes of this host. `None`: no such socket.
+    /// The path of the socket that hands out the pool's memory to processes of this host; `None` for no socket.
     pub shm: Option<PathBuf>,
     /// The address at which sessions get queue pairs of the NIC; port 0: any free port. `None`: no verbs.
     pub verbs: Option<SocketAddr>,
@@ -106,7 +106,8 @@ impl NodeFabrics {
         self.verbs.as_ref().map(VerbsNode::addr)
     }
 
-    /// Returns the path of the socket that hands out the memory; `None` without such a socket.
+    /// Returns the path of the socket that hands out the pool's memory to processes of this host; `None` if the node
+    /// has no socket.
     pub fn shm_path(&self) -> Option<PathBuf> {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }

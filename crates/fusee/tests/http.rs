@@ -21,7 +21,7 @@ fn value(metrics: &str, sample: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {sample} in:\n{metrics}")).parse().unwrap()
 }
 
-/// Executes some puts, in one session that lives until it has reported them.
+/// Executes some puts in one session, and returns when the session has reported the puts to the master.
 pub fn load(up: &UpCluster, writes: usize) {
     let lines: String = (0..writes).map(|n| format!("put key{} value{n}\n", n % 100)).collect();
     finish_with(&mut up.command(&["shell"]), lines.as_bytes()).expect_code(0);

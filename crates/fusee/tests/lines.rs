@@ -17,7 +17,7 @@ const SOURCE: usize = 120;
 const TEXT: usize = 100;
 /// Largest number of columns of a line of Markdown that cannot be broken.
 const UNBROKEN: usize = 160;
-/// Files that `tests/campaign` has written. They contain its command lines.
+/// Files that `tests/campaign` has written. These files contain long command lines of `tests/campaign`.
 pub const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
 
 /// The list of too long lines that the tests expect: an empty one.

@@ -9,7 +9,7 @@ use crate::common::{UpCluster, eventually, signal};
 /// Bytes of an object in addition to key and value.
 const OVERHEAD: u64 = 33;
 const KEY: u64 = 16;
-/// Sizes of objects. The pairs of the test fill them.
+/// Sizes of the test's objects, which its pairs fill without padding.
 const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 

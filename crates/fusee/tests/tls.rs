@@ -127,7 +127,7 @@ fn a_node_that_dies_is_done_without_over_tls() {
     let begun = Instant::now();
     let mut after = 0;
     while after < 100 {
-        // Writes that meet the loss possibly have to be repeated.
+        // Writes during which the node was lost possibly have to be repeated.
         match client.put(&key(after), b"after") {
             Ok(_) => after += 1,
             Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),

@@ -186,14 +186,13 @@ struct MeasurementRun<'r, S> {
     warm_up: u64,
     /// Number of operations that have ended, whether counted or not.
     done: Cell<u64>,
-    /// Number of keys that DELETEs and Moves have used. They use each key once.
+    /// Number of keys that DELETEs and Moves have used. No key is used twice.
     taken: Cell<u64>,
     /// Number of operations that did not find a key that had been inserted.
     missed: Cell<u64>,
     /// Time after which each operation that ends is counted.
     begun: Cell<Nanos>,
-    /// Time at which the last counted operation ended. Other operations are under way at that time, as they are at
-    /// `begun`.
+    /// Time at which the last counted operation ended. At `begun` and at this time, other operations are under way.
     ended: Cell<Nanos>,
     /// Number of operations that ended in each window of the timeline.
     windows: RefCell<Vec<u64>>,

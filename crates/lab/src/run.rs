@@ -94,7 +94,7 @@ pub struct FigureOutcome {
     pub interrupted: bool,
 }
 
-/// Runs a figure. If a signal interrupts it, the outcome has the points measured until then.
+/// Runs a figure. If a signal interrupts the run, the outcome has the points that were measured before the signal.
 pub fn run(figure: &Figure, options: &LabOptions) -> Result<FigureOutcome, Failure> {
     let LabOptions { seeds, operations, testbed, .. } = *options;
     let mut points = (figure.points)();

@@ -63,7 +63,7 @@ pub enum LabLoad {
     Only(WorkloadOperation),
     /// Moves: each key in turn gets another redundancy.
     Moves {
-        /// The redundancy that all keys get after they are loaded.
+        /// The redundancy that the pairs of all keys get after they are loaded.
         from: Redundancy,
         /// The redundancy that the counted Moves give.
         to: Redundancy,
@@ -385,8 +385,8 @@ pub struct LabResults {
 /// The work of a switch, including the time before the first counted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LabSwitchWork {
-    /// Verbs that the switch steers if it knows their target: those that it steered, and those whose target it did not
-    /// know.
+    /// Verbs that the switch steers if it knows their target: the verbs that it steered, and the verbs whose target it
+    /// did not know.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,

@@ -82,8 +82,8 @@ struct Searcher<'a, B> {
     frontier: Vec<Situation<B>>,
     seen: SeenSituations<B>,
     now: Rank,
-    /// The number of counted operations that have been invoked and can remove the key. The next field is the number of
-    /// those that can create it.
+    /// The number of counted operations that have been invoked and can remove the key. `creators` is the number of
+    /// counted operations that have been invoked and can create the key.
     removers: u32,
     creators: u32,
     /// Number of DELETEs that have not returned yet, including those that have not been invoked.

@@ -153,7 +153,7 @@ fn any_key(rng: &mut StdRng) -> Option<HistoryValue> {
 }
 
 /// Draws up to 6 operations with few values, some without an answer. Half of the histories are linearizable by
-/// construction. In half of all histories one answer is then replaced.
+/// construction. In half of all histories one answer is replaced afterwards.
 fn random_history(rng: &mut StdRng) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
@@ -312,7 +312,7 @@ struct HistoryShape {
     reads: usize,
 }
 
-/// Draws a linearizable history. In half of the cases one answer is then replaced.
+/// Draws a linearizable history. In half of the histories one answer is replaced afterwards.
 fn shaped_history(rng: &mut StdRng, shape: &HistoryShape) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..2 + rng
         .random_range(0..shape.operations - 1))

@@ -262,7 +262,7 @@ fn duration_of(run: &SimRun, node: MnId) -> Option<Nanos> {
     run.cluster.disturb(node).then_some(time.min(short))
 }
 
-/// Draws a node to disturb, and the duration of the disturbance.
+/// Draws a node to disturb, and the duration of the disturbance; `None` if no node is to be disturbed.
 fn disturbed_node(run: &SimRun) -> Option<(ProcessId, Nanos)> {
     let node = some_node(run)?;
     Some((run.cluster.process_of(node)?, duration_of(run, node)?))

@@ -112,7 +112,8 @@ impl SimCluster {
         *known = danger.max(*known);
     }
 
-    /// Ends the danger of a memory node from which the master has heard.
+    /// Records that the master has received a message from a process. The node of the process is then no longer in
+    /// danger, unless its danger lasts longer.
     pub(crate) fn heard(&self, process: ProcessId) {
         let Some(node) = self.node_of(process) else { return };
         let mut dangers = self.dangers().0.borrow_mut();

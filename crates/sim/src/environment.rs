@@ -47,8 +47,8 @@ impl Drop for SimEnvironment {
 /// Limits on the random number of steps that a short wait and a long wait take in a stepwise cluster.
 const SHORT_STEPS: usize = 32;
 const LONG_STEPS: usize = 128;
-/// The shortest sleep that counts as a deadline for an answer in a stepwise cluster. There every answer comes, so such
-/// a sleep never ends.
+/// The shortest sleep that counts as a deadline for an answer in a stepwise cluster. In a stepwise cluster every answer
+/// comes, so a sleep for a deadline never ends.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 fn nanos(time: Duration) -> Nanos {

@@ -140,8 +140,8 @@ impl SimFabric {
         batch
     }
 
-    /// Executes a batch of an operation that has a stack of its own. Returns `false` if the caller is on no such stack,
-    /// because then the batch could not be interrupted.
+    /// Executes a batch of an operation that has a stack of its own. Returns `false` if the caller does not run on a
+    /// stack of its own, because then the batch could not be interrupted.
     pub(crate) fn execute_on_stack(&self, batch: &mut VerbBatch) -> bool {
         if !stack_future::begin_batch() {
             return false;

@@ -47,8 +47,8 @@ pub struct NetworkOptions {
     pub verb_timeout_ns: Nanos,
     /// One of this many lanes (a batch's verbs for one node) loses its completion; 0: no lane does.
     pub lost_completions_one_in: usize,
-    /// Whether verbs that a client has given up (because their link was held, or their node was stopped) execute when
-    /// they get through at last. Verbs of a fenced session do not. If false, no such verb executes.
+    /// Whether verbs that a client has given up (because their link was held, or their node was stopped) still execute
+    /// when they reach their node. Verbs of a fenced session never do.
     pub late_verbs: bool,
     /// Whether the client's processor executes verbs, as over shared memory: in the order in which they were posted,
     /// even for different nodes, and only while the client lives. Then links and NICs have no effect.
@@ -121,7 +121,7 @@ struct SimLink {
     mute: bool,
     /// The time before which no verb gets through.
     held_until: Nanos,
-    /// Lanes that wait for `held_until`, each by its batch and number.
+    /// Lanes that wait for `held_until`, each by its batch and its number in the batch.
     parked: Vec<(Weak<BatchFlight>, usize)>,
 }
 

@@ -71,7 +71,8 @@ impl NodeHost {
         self.logic.borrow().held_cluster()
     }
 
-    /// Returns the part of a heartbeat that reports what the node has heard from the master, and the node's bars.
+    /// Returns the part of a heartbeat that reports the id of the master's last reply that the node received, and the
+    /// node's bars.
     pub fn heard(&self) -> (Option<MasterReplyId>, MemberBars) {
         self.logic.borrow().heartbeat_report()
     }

@@ -28,7 +28,7 @@ struct Shrinker {
 }
 
 impl Shrinker {
-    /// Runs with these options, and adopts them if the run fails too. Returns whether it fails.
+    /// Runs the simulation with these options. If this run fails, adopts the options. Returns whether this run fails.
     fn try_out(&mut self, options: RunOptions) -> bool {
         if self.left == 0 || (options.stop)() {
             return false;

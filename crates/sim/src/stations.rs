@@ -99,7 +99,7 @@ struct TestbedThread {
     free: Nanos,
 }
 
-/// All machines of a testbed, with the processes on them.
+/// All machines of a testbed, and the threads on these machines.
 #[derive(Clone, Debug)]
 pub(crate) struct TestbedMachines {
     testbed: Testbed,

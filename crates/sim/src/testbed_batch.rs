@@ -31,9 +31,9 @@ pub(crate) struct TestbedBatch {
 /// A section of the path of a batch's verbs for one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TestbedLeg {
-    /// The verbs come to the switch, which this many of them have passed.
+    /// The verbs travel to the switch, which this many of them have passed already.
     ToSwitch(usize),
-    /// The verbs come to their memory node.
+    /// The verbs travel to their memory node.
     There,
     /// The answers come to the switch.
     FromNode,

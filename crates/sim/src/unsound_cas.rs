@@ -124,7 +124,7 @@ impl ForgerKnowledge {
                 self.after.insert((at, expected), swap);
                 self.shown.insert(at, expected);
             }
-            // This answer may be late, so requests that have passed since then take precedence.
+            // This answer is possibly late, so requests that passed after the CAS take precedence.
             (UnsoundCas::CasToWrite, true) => drop(self.shown.entry(at).or_insert(swap)),
             (UnsoundCas::CasToWrite, false) => drop(self.shown.remove(&at)),
         }

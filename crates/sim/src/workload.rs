@@ -65,8 +65,8 @@ pub enum CallOutcome {
 }
 
 impl SimWorkload {
-    /// Makes a workload on `keys`. Values have one of the lengths `fillers`, plus the bytes that identify them. Moves
-    /// give the pairs one of these redundancies.
+    /// Makes a workload on `keys`. Values have one of the lengths `fillers`, plus the bytes that identify the value.
+    /// Moves give a pair one of the `redundancies`.
     pub fn new(
         keys: Vec<Vec<u8>>,
         fillers: [usize; 4],

@@ -91,7 +91,8 @@ fn nobody_reads_what_a_second_loss_may_undo() {
     assert!(events.slots_settled > 100 && events.crashed > 700, "{events:?}");
 }
 
-/// A master dies while it settles slots, and then the primary is lost. Values that readers saw meanwhile remain.
+/// A master dies while it settles slots, and then the primary is lost. Values that readers saw while the master settled
+/// slots remain.
 // Promise CHG-20: Values read while a master settles remain if it dies.
 #[test]
 fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {

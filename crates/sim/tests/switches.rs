@@ -138,8 +138,8 @@ fn who_asks_in_vain_stops_asking() {
     });
 }
 
-/// Every history is linearizable, whatever the switches forget and wherever they steer READs. All kinds of these events
-/// occur in the test.
+/// Every history is linearizable, whatever the switches forget and wherever they steer READs. In the test, switches
+/// steer READs to right and to wrong places, forget, and hold verbs.
 // Promise LIN-19: No result depends on a switch.
 #[test]
 fn nothing_rests_on_a_switch() {

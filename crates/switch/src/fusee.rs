@@ -34,7 +34,7 @@ use crate::{
     SwitchDecision, SwitchMemory, SwitchRequest, SwitchVerb, push,
 };
 
-/// Largest number of replicas of a slot. For each of them a round records that the favourite has passed.
+/// Largest number of replicas of a slot. For each replica, a round records whether the favourite's CAS has passed.
 const PLACES: usize = 5;
 
 /// The sizes of the switch's tables. A size of 0 turns a function off.

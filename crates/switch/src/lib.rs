@@ -134,8 +134,8 @@ pub trait Switch {
 pub struct SwitchCounts {
     /// Verbs that have passed the switch.
     pub seen: u64,
-    /// Verbs that the switch steers if it knows their target: those that it steered, and those whose target it did not
-    /// know.
+    /// Verbs that the switch steers if it knows their target: the verbs that it steered, and the verbs whose target it
+    /// did not know.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,

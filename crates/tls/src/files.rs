@@ -51,8 +51,8 @@ impl<T, E: fmt::Display> ReloadedValue<T, E> {
         Ok(ReloadedValue { files, make: Box::new(make), state })
     }
 
-    /// Returns the value made from the files as they are now. If no value can be made from them, returns the last
-    /// good value, and the log has the reason. The files are checked at most once per [`LOOK`].
+    /// Returns the value made from the files as they are now. If no value can be made from the files, returns the last
+    /// good value, and logs the reason. The files are checked at most once per [`LOOK`].
     pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {

@@ -193,7 +193,7 @@ impl TlsLayer {
     /// Decrypts the bytes passed to TLS so far, and sends the protocol's answers.
     fn process_received(&mut self, socket: &mut impl Write) -> io::Result<()> {
         let digested = self.connection.process_new_packets();
-        // The answers are also sent after an error, because they tell the other end what it has done wrong.
+        // The answers are also sent after an error, because they tell the other end the error.
         let sent = self.flush(socket);
         let state = digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.is_over |= state.peer_has_closed();

@@ -106,7 +106,7 @@ pub enum Distribution {
     Zipfian,
     /// Every key is as likely as any other.
     Uniform,
-    /// Few keys get most requests: those inserted last.
+    /// Few keys get most requests: the keys that were inserted last.
     Latest,
 }
 

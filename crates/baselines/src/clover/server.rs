@@ -14,7 +14,7 @@ pub struct CloverCosts {
     pub query: Duration,
     /// Time to open a new key.
     pub open: Duration,
-    /// Time to allocate as many entries as the server hands out together.
+    /// Time to allocate [`ENTRIES_AT_A_TIME`](super::ENTRIES_AT_A_TIME) entries, which the server hands out together.
     pub allocate: Duration,
     /// Time to retire one entry.
     pub retire: Duration,

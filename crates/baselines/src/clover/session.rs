@@ -285,7 +285,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
                     let value = value.to_vec();
                     return Ok((batch, at, value));
                 }
-                // The first word was READ before the entry was reused, and the rest after that.
+                // The first word was READ before the entry was reused, and the other words after that.
                 self.count(|counts| counts.torn += 1);
                 step = ChainWalkStep::Gone;
             }
@@ -348,8 +348,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         if fits { Ok(()) } else { Err(BaselineError::Length("value")) }
     }
 
-    /// Posts WRITEs of shortcuts for the oldest pending updates, and collects the entries that they replaced. Returns
-    /// the number of these updates.
+    /// Posts WRITEs of shortcuts for the oldest pending updates, and collects the entries that these updates replaced.
+    /// Returns the number of updates.
     fn turn(&self, batch: &mut VerbBatch, retired: &mut Vec<RetiredEntry>) -> usize {
         let left = self.left.borrow();
         let count = left.len().min(RETIRED_TOGETHER);

@@ -37,11 +37,11 @@ enum Chore {
     Reset(PublishedObject),
     /// READs the free bitmap of a block that this client owns.
     Look { units: u8, block: u64 },
-    /// Clears these bits in a word of a free bitmap. The owner then reuses their objects.
+    /// Clears these bits in a word of a free bitmap. The block's owner then reuses the objects of these bits.
     Take { units: u8, block: u64, word: u64, bits: u64 },
 }
 
-/// Verbs that are posted together, and the chores among them.
+/// Verbs that are posted together, and the chores whose verbs are among them.
 #[derive(Default)]
 pub(super) struct PublishedPhase {
     pub batch: VerbBatch,

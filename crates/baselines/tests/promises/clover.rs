@@ -275,7 +275,7 @@ fn a_read_that_takes_too_long_is_noticed() {
     executor.spawn(process, async {
         sim.sleep(PHASE_NS * 2).await;
         writer.update(&key(1), &value(3)).await.unwrap();
-        // These updates reuse all entries for the other key.
+        // These updates of the other key reuse all free entries.
         for number in 100..200 {
             writer.update(&key(2), &value(number)).await.unwrap();
         }

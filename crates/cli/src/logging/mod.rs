@@ -118,7 +118,7 @@ fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
         (1, DefaultVerbosity::Everything) | (2, DefaultVerbosity::Problems) => "debug",
         _ => "trace",
     };
-    // Other libraries log much below `warn`, so these lines are logged only if `RUST_LOG` selects them.
+    // Other libraries log much below `warn`, so their lines below `warn` are logged only if `RUST_LOG` selects them.
     format!("warn,{}", crates(level))
 }
 

@@ -23,9 +23,9 @@ fn race(write: impl FnOnce(&AtomicBool) + Send, read: impl FnOnce(&AtomicBool) +
     });
 }
 
-/// Every word that a READ returns comes from one WRITE. If the READ or the WRITE covers only a part of a word, that
-/// part does. `rep movsb` and the kernel's copies break this, and so does a byte loop for the partial words at both
-/// ends.
+/// Every word that a READ returns comes from one WRITE. If the READ or the WRITE covers only a part of a word, the
+/// covered part comes from one WRITE. `rep movsb` and the kernel's copies break this, and so does a byte loop for the
+/// partial words at both ends.
 pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     let shapes: [(u64, u32); 7] =
         [(0, 8), (2, 5), (3, 64), (0, 192), (5, 1000), (0, 4096), (1, 40_000)];

@@ -61,8 +61,9 @@ pub(super) struct Links<L: FabricLink> {
     events: Events,
     /// Link `n` has the tokens `2n` and `2n + 1`. The index of a failed link stays empty until a new link takes it.
     entries: Vec<Option<LinkEntry<L>>>,
-    /// The results of verbs to nodes without a link. A node is added when its link fails, and removed when the
-    /// session leaves the node. A node with an error other than `Unreachable` stays in the list even then.
+    /// The results of verbs to nodes without a link. A node is added when its link fails, and removed when the session
+    /// leaves the node. A node with an error other than `Unreachable` stays in the list even when the session leaves
+    /// it.
     failed: Vec<(MnId, VerbError)>,
     /// The sums of the counts of the links that have ended.
     counted: L::Counts,

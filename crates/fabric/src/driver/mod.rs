@@ -245,8 +245,8 @@ impl<L: FabricLink> Driver<L> {
         look(&mut self.links.borrow_mut().slots)
     }
 
-    /// Wakes the tasks of complete batches. Nothing is borrowed meanwhile, because a waker can call the driver
-    /// again.
+    /// Wakes the tasks of complete batches. The driver's state is not borrowed meanwhile, because a waker can call the
+    /// driver again.
     fn wake_all(&self) {
         let mut wake = self.with_slots(BatchSlots::take_wake);
         wake.drain(..).for_each(Waker::wake);

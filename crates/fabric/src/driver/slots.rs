@@ -26,7 +26,7 @@ struct BatchSlot {
 pub struct BatchSlots {
     slots: Vec<BatchSlot>,
     free: Vec<usize>,
-    /// The tasks whose batches are complete. They are woken when nothing is borrowed.
+    /// The tasks whose batches are complete. They are woken when the driver's state is not borrowed.
     wake: Vec<Waker>,
 }
 
@@ -78,7 +78,7 @@ impl BatchSlots {
         }
     }
 
-    /// Takes the tasks of complete batches. The caller wakes them when nothing is borrowed.
+    /// Takes the tasks of complete batches. The caller wakes them when the driver's state is not borrowed.
     pub(super) fn take_wake(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wake)
     }

@@ -14,8 +14,8 @@ const KEEP_BYTES: usize = 1 << 20;
 /// The capacity in bytes up to which a buffer doubles when the caller counts its memory. A larger buffer grows by
 /// exactly what is needed.
 const DOUBLING_BYTES: usize = 1 << 20;
-/// The capacity in bytes up to which a buffer for received bytes doubles. A larger buffer grows by as many bytes as
-/// have arrived.
+/// The capacity in bytes up to which a buffer for received bytes doubles. A larger buffer grows only by the number of
+/// bytes that have arrived.
 const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
 /// A queue of bytes.

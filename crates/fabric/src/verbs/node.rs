@@ -122,7 +122,7 @@ const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 struct VerbsConnection {
     stream: TcpStream,
     peer: SocketAddr,
-    /// The bytes of the call; after the call, those of the proof and the hello.
+    /// The bytes of the call; after the call, the bytes of the proof and the hello.
     greeting: [u8; GREETING_BYTES],
     got: usize,
     /// The state that checks the client's proof, which comes with the hello; `None` before the call.

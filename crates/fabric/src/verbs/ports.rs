@@ -82,7 +82,7 @@ impl DeviceChoice {
 }
 
 impl Gid {
-    /// Returns the IP address that this GID stands for, if it stands for one.
+    /// Returns the IP address that this GID represents; `None` if it represents none.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let is_ip = self.kind == GidKind::RoceV2;
         is_ip.then(|| Ipv6Addr::from_octets(self.bytes).to_canonical())

@@ -145,7 +145,7 @@ impl Requester {
     pub(super) fn connect(&mut self, welcome: &VerbsWelcome) -> Result<(), RdmaError> {
         (self.remote_base, self.remote_key) = (welcome.base, welcome.key);
         self.header_key = welcome.header_key;
-        // A node without steered READs has no key for them, so the pool's key is used.
+        // A node that offers no steered READs has no RDMA key for them, so the pool's key is used.
         self.steered_key = match welcome.steered_key {
             0 => welcome.key,
             key => key,

@@ -169,7 +169,7 @@ fn fence_of_another_process(waits: bool) {
             if waits {
                 Gate::wait_empty([&**gate].into_iter());
             }
-            // This stands for the node that receives the goodbye.
+            // This thread acts for the node that receives the goodbye.
             at_node.leave(*id.get().unwrap());
         };
         let id = sessions.open(CLIENT, ShmAccess::Process(Arc::new(Peer::new(monitor)))).unwrap();

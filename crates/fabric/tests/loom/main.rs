@@ -64,8 +64,8 @@ fn tallies() -> (Arc<Tally>, Arc<Tally>) {
     (tally.clone(), tally)
 }
 
-/// Runs a model that has too many executions to try all. Tries only those in which at most `preemptions` steps take
-/// the processor away from a thread that could go on. A wait is not such a step.
+/// Runs a model that has too many executions to try all. Tries only the executions in which at most `preemptions` steps
+/// take the processor away from a thread that could go on. A wait is no preemption.
 fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -346,7 +346,7 @@ fn lock_part(file: &File, part: &Path) -> Result<(), Failure> {
 /// Renames the part to its final name. The data is on the disk before that, and the name is on the disk on return.
 fn rename_part(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     written.sync_all()?;
-    // Another process has possibly created the file. Then the renaming fails.
+    // If another process has created the file meanwhile, the renaming fails.
     match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
         // Not every file system can rename without replacing.
         Err(Errno::INVAL | Errno::NOSYS) if !is_there(file) => fs::rename(part, file)?,

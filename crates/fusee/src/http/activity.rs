@@ -122,8 +122,8 @@ mod tests {
         assert_eq!(rates.at_ms, [2_000, 4_000]);
         assert_eq!((rates.reads, rates.phases), (vec![100.0, 50.0], vec![1.5, 1.0]));
         assert_eq!(rates.damaged, [0.0, 2.0]);
-        // First, 75 of 100 accesses found a hint, and 15 of these hints were wrong. Then 50 of 100 did, and 10 were
-        // wrong.
+        // In the first interval, 75 of 100 accesses found a hint, and 15 of these hints were wrong. In the second
+        // interval, 50 of 100 accesses found a hint, and 10 of these hints were wrong.
         assert_eq!(rates.hits, [60.0, 40.0]);
     }
 

@@ -11,7 +11,7 @@ use super::{HttpPage, HttpPages, process, requests};
 use fusee_client::prometheus::{self, MetricKind, Metrics};
 
 /// The pages of a memory node. If the cluster gives up the node, a new node can serve the same addresses; the pages
-/// then show that one.
+/// then show the new node.
 #[derive(Debug)]
 pub struct NodePages {
     node: watch::Receiver<NodePageSource>,

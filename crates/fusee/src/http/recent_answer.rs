@@ -19,7 +19,7 @@ impl<T> Default for RecentAnswer<T> {
 
 impl<T: Clone> RecentAnswer<T> {
     /// Returns the last answer if it is recent, and otherwise the result of `ask`. Callers that come while `ask` runs
-    /// wait for its result.
+    /// for another caller wait for that result.
     pub async fn get_or_ask(&self, ask: impl Future<Output = T>) -> T {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last

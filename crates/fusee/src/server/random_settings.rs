@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
-/// Returns the names that a file of these settings can contain. The error about an unknown name lists them.
+/// Returns the names that a file of these settings can contain, taken from the error about an unknown name.
 pub fn names<S: DeserializeOwned>() -> Vec<String> {
     let Err(error) = toml::from_str::<S>("no-such-setting = 1") else {
         panic!("unknown names are errors")

@@ -77,7 +77,7 @@ fn survives_losses(fabric: &'static str) {
     put_all(&client, 1);
     check(&client, 1);
 
-    // Other nodes replace the lost ones. Then two of the first nodes are lost, one after the other.
+    // Other nodes replace the lost nodes. After that, two of the first nodes are lost, one after the other.
     cluster.start_node();
     cluster.start_node();
     cluster.until_stable(6, true);
@@ -104,8 +104,8 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() 
     survives_losses("shm");
 }
 
-/// Two nodes are lost and replaced, one after the other. Before and after that, values change their redundancy, in
-/// place where possible.
+/// Two nodes are lost and replaced, one after the other. Before the losses and after them, values change their
+/// redundancy, in place where possible.
 #[test]
 fn ec_oriented_values_survive_losses_and_become_coded() {
     ec_oriented_values_survive("eor:2:4+2", &[5, 4]);

@@ -29,8 +29,8 @@ enum CutOffDirection {
 enum ReachableNodes {
     /// Only the memory node that is cut off with the client.
     ThatNode,
-    /// All memory nodes. The other memory nodes are at a newer view, so the client learns of that view when it asks
-    /// them.
+    /// All memory nodes. The nodes that are not cut off are at a newer view, so the client learns of the newer view
+    /// when it asks them.
     AllNodes,
 }
 

@@ -12,7 +12,7 @@ use fusee_core::verbs::MnId;
 use super::cluster::FaultyCluster;
 use super::common::fusee;
 
-/// Number of keys in addition to those of the load, with values of the largest length. They do not fit into the first
+/// Number of keys in addition to the load's keys. Their values have the largest length, and do not fit into the first
 /// regions.
 const KEYS: u32 = 700;
 const VALUE_BYTES: usize = 60 << 10;

@@ -131,8 +131,8 @@ fn with_a_lost_write(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     records
 }
 
-/// In this history some of the processes were killed. Both checkers accept it, and both refuse it after one answer has
-/// been changed.
+/// Some of the processes of this history were killed. Both checkers accept the history, and both refuse it after one
+/// answer has been changed.
 #[test]
 fn porcupine_agrees_about_what_processes_did() {
     if program().is_none() {

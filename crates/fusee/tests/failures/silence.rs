@@ -61,7 +61,7 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
         cluster.nodes[victim].kill();
         let longest = read_all(&client);
         println!("node {victim} and the master gone: the longest get took {longest:?}");
-        // The restarted master removes the node from the view. Then writes succeed again.
+        // The restarted master removes the node from the view. From then on writes succeed again.
         cluster.restart_master();
         cluster.until_stable(2, false);
         client.put(&key(0), b"another").unwrap();

@@ -75,7 +75,8 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     assert_eq!(missing(&client), BTreeSet::new());
     assert_eq!(client.redundancy_of(&key(0)).unwrap(), Some(Redundancy::None));
 
-    // The test removes a node that has some of the values without redundancy. The other such values are on other nodes.
+    // The test removes a node that has some of the values without redundancy. Other nodes have the other values without
+    // redundancy.
     let view = cluster.status().unwrap().view.unwrap();
     let regions = view.regions.iter().filter(|region| region.redundancy() == Redundancy::None);
     let lost = regions.filter_map(|region| region.leader()).next().expect("there are such regions");

@@ -503,7 +503,7 @@ struct SoakFindings {
     judged_twice: (u64, u64),
     undecided: u64,
     costs: BTreeMap<SoakFault, Vec<FaultCost>>,
-    /// Errors and mistakes that the clients reported, without those that were killed.
+    /// Errors and mistakes that the clients reported, except clients that were killed.
     complaints: Vec<String>,
 }
 

@@ -171,7 +171,7 @@ impl WriterProcess {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
 
-    /// Removes the files of the process, when they have been judged.
+    /// Removes the journals of the process, after they have been judged.
     pub fn forget(&self) {
         let files = self
             .numbers()
@@ -342,7 +342,7 @@ impl Writer<'_> {
         self.operate(keys.start + first, call)
     }
 
-    /// Reads keys together. Returns whether that met no error.
+    /// Reads keys together. Returns whether the read met no error.
     fn look_at(&mut self, keys: Vec<u64>) -> bool {
         let names: Vec<Vec<u8>> = keys.iter().map(|key| name(*key)).collect();
         let since_ns = journal::now_ns();

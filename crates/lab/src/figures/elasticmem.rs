@@ -103,8 +103,8 @@ fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Figure
         let [coded, oriented] =
             [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
         let replicated = Redundancy::Replicated;
-        // Each transition has three redundancies: of values when they are loaded, right before the transition, and
-        // after it.
+        // Each transition has three redundancies: that of values when they are loaded, that right before the
+        // transition, and that after it.
         let transitions = [
             ("naive, to EC", [replicated, replicated, coded]),
             ("EOR, to EC", [oriented, oriented, coded]),

@@ -69,7 +69,7 @@ pub(crate) struct ReuseCheck {
     jobs: BTreeSet<ClientId>,
     /// Recovered sessions, whose further actions have no effect.
     recovered: BTreeSet<ClientId>,
-    /// The time at which each free object became free, and its contents then, by address.
+    /// For each free object, by address, the time at which the object became free, and its contents at that time.
     free: BTreeMap<u64, (u64, FreedContent)>,
     /// For each address, the length of the object that was last written there since the memory was zeros.
     used: BTreeMap<u64, u64>,

@@ -397,7 +397,7 @@ pub const CODED_CRASHES: MutantScenario = named("coded crashes", |seed| {
     fail_if_broken(&RunOptions { operations: Some(400), without: without.into(), ..options });
 });
 
-/// Memory nodes that are then lost execute their last verbs without an answer. No client crashes, so the lost objects
+/// Memory nodes execute their last verbs without an answer before they are lost. No client crashes, so the lost objects
 /// can be counted exactly.
 pub const MUTED: MutantScenario = named("muted", |seed| {
     use fusee_sim::Fault::*;

@@ -158,7 +158,7 @@ fn with_replicas(
 }
 
 /// The master and a primary are lost. Sessions with and without a valid lease read all keys, one by one and together.
-/// They take no hints from these reads.
+/// The sessions take no hints from these reads.
 pub fn everything_is_read(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;

@@ -126,7 +126,7 @@ pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
 pub(super) const STEPS: u64 = 3_000_000;
 
 /// The node of a primary is cut off from the master, but not from clients. One client learns of this much sooner than
-/// another client. Both read while a third client writes.
+/// another client. Both clients read while a third client writes.
 pub fn cut_off_primary(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
     let forever = || ClientLife::new(None, || false);

@@ -291,7 +291,8 @@ impl FailureRun {
     }
 
     /// Returns the life of a client that will crash. In half of the cases, only steps at which the replicas of some
-    /// slot differ shorten the life. Then some client, perhaps this one, is within a write round at the crash.
+    /// slot differ shorten the life. In these cases some client, perhaps this one, is within a write round at the
+    /// crash.
     pub fn short_life(&self) -> ClientLife<'_> {
         match self.rng.below(2) {
             0 => ClientLife::new(Some(1 + self.rng.below(400) as u64), || true),
@@ -382,7 +383,7 @@ impl FailureRun {
         assert!(!store.needs_recovery(), "it has left nothing half-way");
         match leaving {
             Some(leaving) => self.close(leaving.client, leaving.orphans),
-            // The session may have blocks without knowing of them.
+            // The session possibly has blocks that it does not know of.
             None => {
                 let report = self.alone(self.recover(store.client()));
                 assert_eq!((report.committed, report.withdrawn), (0, 0), "{report:?}");

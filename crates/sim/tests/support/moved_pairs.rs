@@ -71,7 +71,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
-        // With three or four backups, a writer can lose its round while its word is still on a minority of them.
+        // With three or four backups, a writer can lose its round while its word is still on a minority of the backups.
         index_replicas: if haste > 1 { 4 + seed as u8 % 2 } else { 2 + seed as u8 % 4 },
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
@@ -373,8 +373,8 @@ pub fn older_parity(seed: u64) {
             .await
             .expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
-        // The checkers are off, because they do not allow such leftovers with an equal identity: in other runs no
-        // client ever meets any.
+        // The checkers are off, because they do not allow the leftovers of an older object with an equal identity: in
+        // other runs no client ever meets leftovers of this kind.
         cluster.never_watch();
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");

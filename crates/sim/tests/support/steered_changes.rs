@@ -178,9 +178,10 @@ pub fn left_behind(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// The master loses a replica of a region that clients still reach, because the node is only cut off. The writer learns
-/// of this much sooner than the reader, which also reads the lost replica. There are two index replicas, on other
-/// nodes, and 2 or 3 data replicas. Returns whether the seed has such a node.
+/// The master loses a replica of a region that clients still reach, because the replica's node is only cut off. The
+/// writer learns of the loss much sooner than the reader, which also reads the lost replica. There are two index
+/// replicas, and 2 or 3 data replicas. Returns whether, with this seed, some data replica is on a node without the
+/// slot, so that this node can be lost.
 pub fn beside_lost_replica(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 2 + seed as u8 % 2, ..small(seed, 2) };
     let run = FailureRun::of(seed, &options, PlanKind::Mixed);

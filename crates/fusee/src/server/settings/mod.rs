@@ -154,8 +154,8 @@ impl<S: ServerSettings> GivenSettings<S> {
         self.over(problems.into_result(file)?)
     }
 
-    /// Returns all mistakes: those in the file, and those in the file's correct settings together with the other
-    /// sources.
+    /// Returns all mistakes: the mistakes in the file, and the mistakes of the file's correct settings together with
+    /// the other sources.
     pub fn problems(&self) -> SettingProblems {
         let (file, SettingProblems(mut all)) = self.read();
         let rest = self.over(file).and_then(|effective| effective.config().map(drop));

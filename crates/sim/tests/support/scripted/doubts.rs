@@ -168,7 +168,7 @@ pub fn region_to_come(seed: u64) {
     assert_eq!(script.epoch(), before + 3);
 }
 
-/// A new region is added late. Until then the session can use memory that it has freed itself.
+/// A new region is added late. Before it is added, the session can use memory that it has freed itself.
 // Promise MEM-31: A session that waits for a region uses memory freed meanwhile.
 pub fn own_memory_first(seed: u64) {
     let stage = ScriptedCluster::new(seed);

@@ -65,7 +65,7 @@ impl GenerationSession {
         self.script.then_nothing();
     }
 
-    /// Uses the emptied block for an object of another class. Returns the number of epochs that passed until then.
+    /// Uses the emptied block for an object of another class. Returns the number of epochs that passed before this use.
     pub fn uses_for_another_class(&self, epochs: u64) -> u64 {
         let before = self.script.epoch();
         self.lets_pass(epochs);
@@ -119,9 +119,9 @@ pub fn emptied(seed: u64) {
     assert!((7..=21).contains(&base), "21 lives of three objects, and {base} of one of them");
 }
 
-/// One object keeps its first generation while the other objects use up all generations. When all objects are free, the
-/// next generation of the first object is the latest generation of the other ones. Therefore the block must wait for a
-/// window.
+/// One object keeps its first generation while the other objects of its block use up all generations. When all objects
+/// are free, the next generation of the first object is the latest generation of the other objects. Therefore the block
+/// must wait for a window.
 pub fn laggard(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);

@@ -77,7 +77,7 @@ pub struct HostScript {
     passed_epoch: Cell<u64>,
     /// Steps that happen while the session waits. When none is left, the session gives up.
     steps: RefCell<VecDeque<Step>>,
-    /// Selects the batches that are lost: those with a verb for which this returns true.
+    /// Selects the batches that are lost: those with a verb for which this function returns true.
     loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<LostVerb>>,
     damage: Cell<Damage>,
