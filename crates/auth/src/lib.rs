@@ -45,7 +45,7 @@ pub type Proof = [u8; BYTES];
 /// A code, by which the receiver of a frame knows that the frame is the next one of a peer with the key.
 pub type FrameCode = [u8; CODE_BYTES];
 
-/// A kind of peer.
+/// A kind of process at the other end of a connection, which decides the process's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {
     /// A program that uses the store.
@@ -397,7 +397,7 @@ pub struct FrameCodes {
     pub received: ReceivedCodes,
 }
 
-/// The codes of sent frames.
+/// The state that yields the codes of the frames that this end sends.
 #[derive(Debug)]
 pub struct SentCodes(Direction);
 
@@ -408,7 +408,7 @@ impl SentCodes {
     }
 }
 
-/// The codes of received frames.
+/// The state that checks the codes of the frames that this end receives.
 #[derive(Debug)]
 pub struct ReceivedCodes(Direction);
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use fusee_core::verbs::FailedVerb;
 use twox_hash::XxHash3_128;
 
-/// Errors of operations.
+/// Errors of a baseline's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BaselineError {
     /// A verb has no result. Its target has possibly changed.
@@ -80,7 +80,7 @@ pub trait BaselineSession {
 /// A key, as a little-endian number.
 type KeyNumber = u128;
 
-/// Bytes of a key.
+/// Length of every key in bytes.
 pub const KEY_BYTES: usize = 16;
 
 fn key_of(key: &[u8]) -> Result<KeyNumber, BaselineError> {

@@ -110,7 +110,7 @@ impl PdpmShape {
     }
 }
 
-/// Requests to the directory.
+/// Requests to the directory, which numbers the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PdpmRequest {
     /// Asks for the number of a key, which possibly has none.
@@ -160,7 +160,7 @@ impl BaselineServer for PdpmDirectory {
     }
 }
 
-/// A client of the store.
+/// A client session of a pDPM-Direct store.
 pub struct PdpmClient<F, R> {
     fabric: F,
     rpc: R,

@@ -3,7 +3,7 @@
 //! The lower crates name a setting by its field, for example `geometry.region_bytes`. On the command line it is a flag,
 //! `--region-bytes`. One flag is shorter than its field: `--lease` stands for `lease_ms`.
 
-/// Fields for which there are flags.
+/// Names of settings' fields for which the command line has flags.
 const FIELDS: [&str; 16] = [
     "memory_nodes",
     "index_replicas",

@@ -11,7 +11,7 @@ const EIO: Option<i32> = Some(5);
 /// Whether standard output still has a reader, as far as known.
 static READ: AtomicBool = AtomicBool::new(true);
 
-/// Writes bytes unchanged.
+/// Writes bytes to standard output unchanged.
 pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -34,7 +34,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
     raw(text.as_bytes())
 }
 
-/// Writes a line.
+/// Writes a line to standard output.
 pub fn line(line: &str) -> Result<(), Failure> {
     text(&format!("{line}\n"))
 }

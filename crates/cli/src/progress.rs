@@ -18,7 +18,7 @@ pub struct ProgressLines {
 }
 
 impl ProgressLines {
-    /// Begins the work.
+    /// Begins the time of a long task, which later progress lines report.
     pub fn begin() -> ProgressLines {
         ProgressLines::each(EVERY, !stderr().is_terminal())
     }

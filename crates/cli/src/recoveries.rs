@@ -41,7 +41,7 @@ impl From<RecoveryTimes> for RecoveryTimesMs {
     }
 }
 
-/// The recovery of a client.
+/// The recovery of a crashed client.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveryReport {
     /// The client's id.

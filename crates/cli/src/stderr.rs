@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 const MOST_BYTES: usize = 1 << 20;
 /// Bytes of the limit [`MOST_BYTES`] that each line in the queue takes in addition to its text.
 const LINE_BYTES: usize = 64;
-/// Largest length of a line.
+/// Largest length in bytes of a line; longer lines are cut.
 const MOST_LINE_BYTES: usize = 64 << 10;
 /// Pause after a non-blocking standard error takes no data.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -137,7 +137,7 @@ impl StderrQueue {
             drop(self.changed.wait_timeout(state, left));
             if Instant::now() >= due {
                 due = Instant::now() + PERIOD;
-                // Standard error possibly takes data again.
+                // A pause has passed, so standard error possibly takes data again.
                 self.lock().takes = true;
                 each();
             }

@@ -96,7 +96,7 @@ impl<W: Write> Exporter<W> {
         self.writer.end(seconds).map_err(ExportError::Write)
     }
 
-    /// Returns the totals so far.
+    /// Returns the totals of the pairs that the export contains so far.
     pub fn totals(&self) -> ExportTotals {
         let ExportTotals { pairs, bytes, damaged, seconds } = self.writer.totals();
         let pairs = pairs + self.block.pairs();

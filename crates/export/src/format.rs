@@ -108,7 +108,7 @@ pub struct ExportBlock {
 }
 
 impl ExportBlock {
-    /// Adds a pair.
+    /// Adds a pair to the block.
     pub fn push(&mut self, pair: &ScannedPair<'_>) {
         let redundancy = match pair.redundancy {
             Redundancy::Replicated => String::new(),
@@ -139,7 +139,7 @@ impl ExportBlock {
         self.body.len()
     }
 
-    /// Returns the number of pairs.
+    /// Returns the number of pairs in the block.
     pub fn pairs(&self) -> u64 {
         self.pairs.into()
     }
@@ -219,7 +219,7 @@ impl<W: Write> ExportWriter<W> {
         Ok(self.out)
     }
 
-    /// Writes the end. Returns the output.
+    /// Writes the last part of the export (the end). Returns the output.
     pub fn end(mut self, seconds: u64) -> io::Result<(W, ExportTotals)> {
         self.totals.seconds = seconds;
         let mut bytes = Vec::with_capacity(44);
@@ -284,7 +284,7 @@ pub struct ExportReader<R> {
 }
 
 impl<R: Read> ExportReader<R> {
-    /// Begins by reading the head.
+    /// Begins to read an export by reading the head.
     pub fn begin(mut input: R) -> Result<ExportReader<R>, FormatError> {
         let mut bytes = Vec::new();
         input.by_ref().take(HEAD_BYTES).read_to_end(&mut bytes)?;
@@ -307,7 +307,7 @@ impl<R: Read> ExportReader<R> {
         Ok(ExportReader { input, head, at: HEAD_BYTES, totals, buffer: bytes })
     }
 
-    /// Returns the head.
+    /// Returns the head of the export.
     pub fn head(&self) -> ExportHead {
         self.head
     }

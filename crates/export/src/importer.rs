@@ -48,11 +48,11 @@ pub struct Importer {
 /// The totals of an import so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportTotals {
-    /// Number of pairs that were written.
+    /// Number of pairs that the import has written.
     pub written: u64,
     /// Bytes of these pairs' keys and values.
     pub bytes: u64,
-    /// Number of pairs that existed and kept their value.
+    /// Number of pairs whose keys existed, and which therefore kept their value in the cluster.
     pub existed: u64,
     /// Number of pairs that got the redundancy of the cluster's rules, because the cluster has too few memory nodes for
     /// theirs.

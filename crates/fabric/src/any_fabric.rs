@@ -434,7 +434,7 @@ impl Fabric for AnyFabric {
     }
 }
 
-/// A batch in flight.
+/// A batch in flight over a fabric of any kind.
 enum AnyBatchFuture<'a> {
     Shm(ShmBatchFuture<'a>),
     Tcp(driver::DriverBatchFuture<'a, tcp::TcpLink>),

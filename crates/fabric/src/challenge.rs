@@ -39,7 +39,7 @@ pub(crate) const PROOF_BYTES: usize = fusee_auth::BYTES;
 /// Reasons for which a node refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChallengeRefusal {
-    /// The call names another node.
+    /// The client's call names another node than the one that it has reached.
     WrongNode = 1,
     /// The client has another version. The client notices the difference by the magic, before it reads the refusal.
     OtherVersion = 2,

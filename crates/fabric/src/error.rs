@@ -14,11 +14,11 @@ use crate::version::ProtocolMismatch;
 #[derive(Debug, thiserror::Error)]
 #[error("{node} at {at}: {cause}")]
 pub struct AttachError {
-    /// The memory node.
+    /// The memory node to which the session tried to attach.
     pub node: MnId,
     /// The address that was tried: host and port, or the path of a socket.
     pub at: String,
-    /// The reason why the attempt failed.
+    /// The reason why the attempt to attach failed.
     pub cause: AttachCause,
 }
 
@@ -54,7 +54,7 @@ pub enum AttachCause {
          that may make files there; end it, or name another --shm-dir to the memory node"
     )]
     StrangerAtSocket {
-        /// The user's id.
+        /// The id of the user.
         uid: u32,
     },
     /// One side uses TLS and the other does not, or a certificate was rejected.

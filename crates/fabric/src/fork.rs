@@ -34,7 +34,7 @@ pub struct OriginProcess {
 }
 
 impl OriginProcess {
-    /// Returns the running process.
+    /// Returns an identifier of the running process.
     pub fn here() -> OriginProcess {
         let running = sys::word_wiped_by_forks();
         // Relaxed, here and below: a fork happens before everything that the child does.

@@ -154,7 +154,7 @@ impl Drop for FabricServer {
 
 /// A connection of a server: unauthenticated before its hello, a session afterwards.
 pub(crate) trait FabricConnection: Send + Sized + 'static {
-    /// Makes an unauthenticated connection.
+    /// Makes an unauthenticated connection of an accepted stream.
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self>;
 
     /// Returns the stream, to register it for events.

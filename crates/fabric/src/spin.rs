@@ -32,7 +32,7 @@ impl Spin {
         Spin { longest, pause: 0, next_pause: 1 }
     }
 
-    /// Sets the longest time to spin.
+    /// Sets the longest time for which the thread spins before a sleep.
     pub(crate) fn set(&mut self, longest: Duration) {
         self.longest = longest;
     }

@@ -21,7 +21,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts a wait of this length.
+    /// Starts a wait that ends after `time`.
     pub(crate) fn of(time: Duration) -> Patience {
         Patience { end: Instant::now() + time, looks: 0 }
     }

@@ -68,7 +68,7 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
             assert_eq!((&welcome[8..16], welcome[16]), (&[0; 8][..], status));
         }
     }
-    // Other peers get no answer.
+    // Peers that do not use the protocol get no answer.
     for hello in [&b"FUSEtcpx"[..], b"FUSExyz2", b"GET / HTTP/1.1"] {
         assert_eq!((said(dial(&served), hello), said(socket(), hello)), (vec![], vec![]));
     }

@@ -110,7 +110,7 @@ struct DemoteReport {
     /// Number of pairs that another write replaced before they were moved.
     overtaken: u64,
     failed: u64,
-    /// The last failure of a Move.
+    /// The message of the last Move that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
     seconds: f64,

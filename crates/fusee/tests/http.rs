@@ -54,7 +54,7 @@ fn a_master_shows_its_cluster() {
     let status = json(at, "/status.json");
     assert_eq!(status, {
         let mut same = up.run(&["status", "--json"]).expect_code(0).json();
-        // These fields change all the time.
+        // The values of these fields change all the time, so they are not compared.
         for field in ["view_age_ms", "epoch", "scrub", "work", "memory_nodes", "sessions_opened"] {
             same[field] = status[field].clone();
         }

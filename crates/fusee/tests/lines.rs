@@ -79,7 +79,7 @@ pub fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     files.retain(|path| path.extension().is_some_and(|kind| kind == "md" || kind == "rs"));
 }
 
-/// Adds all files below a directory.
+/// Adds all files below a directory to `files`.
 pub fn collect_all(directory: &Path, files: &mut Vec<PathBuf>) {
     let entries = read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     for entry in entries {

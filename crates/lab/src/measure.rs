@@ -32,7 +32,7 @@ const NEXT_LOOK: Nanos = 10_000;
 /// Reasons for which a measurement gives no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeasurementError {
-    /// `stop` returned true.
+    /// The function `stop` of the caller returned true.
     Stopped,
     /// An operation failed because of a fault in the model or in the store, with a description.
     Operation(String),
@@ -320,7 +320,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Gives every key another redundancy.
+    /// Moves every key's pair to another redundancy.
     async fn move_all(&self, member: &LabClient<S>, to: Redundancy) {
         for key in 0..self.setup.keys {
             if let Err(error) = member.session().set_redundancy(&key_bytes(key), to).await {

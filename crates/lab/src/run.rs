@@ -26,9 +26,9 @@ pub struct FigureRow {
     pub x: f64,
     /// The value that is drawn: the median over the seeds.
     pub value: f64,
-    /// The smallest value of all seeds.
+    /// The smallest value that any seed gave.
     pub least: f64,
-    /// The largest value of all seeds.
+    /// The largest value that any seed gave.
     pub most: f64,
     /// The busiest part of the hardware, and the share of the time in which it was busy.
     pub busiest: String,
@@ -39,7 +39,7 @@ pub struct FigureRow {
 /// A setup with its results for all seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// The setup.
+    /// The setup that was measured.
     pub setup: LabSetup,
     /// Results for each seed. The first seed is the setup's.
     pub measured: Vec<LabResults>,

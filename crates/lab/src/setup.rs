@@ -14,7 +14,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabSystem {
-    /// Our store.
+    /// FUSEE as this project implements it.
     Fusee,
     /// FUSEE as published. Without an index cache it is FUSEE-NC.
     Published,
@@ -91,7 +91,7 @@ impl LabStep {
 }
 
 impl LabLoad {
-    /// Draws the next operation.
+    /// Draws the next operation of a client.
     pub(crate) fn draw(self, rng: &Rng) -> LabStep {
         match self {
             LabLoad::Ycsb(workload) => LabStep::Request(rng.with(|rng| workload.draw(rng))),
@@ -145,11 +145,11 @@ pub enum LabSwitch {
 /// An event in the middle of a run, and the windows of equal length in which operations are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LabTimeline {
-    /// Length of a window, in microseconds.
+    /// Length of a window of the timeline, in microseconds.
     pub window_us: u64,
-    /// Number of windows.
+    /// Number of windows of the timeline.
     pub windows: usize,
-    /// The event.
+    /// The event that happens during the run.
     pub what: TimelineEvent,
     /// The event happens at the beginning of this window, counted from 0.
     pub at: usize,
@@ -163,7 +163,7 @@ pub enum TimelineEvent {
     NodeCrashes(u16),
     /// Additional clients come, and leave later.
     Guests {
-        /// Number of additional clients.
+        /// Number of additional clients that come.
         clients: usize,
         /// The clients leave at the beginning of this window.
         until: usize,
@@ -187,9 +187,9 @@ impl LabTimeline {
 /// A setup to measure: hardware, cluster and operations. The defaults are the paper's (P §6.1 to §6.3).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabSetup {
-    /// The system.
+    /// The system that is measured.
     pub system: LabSystem,
-    /// The testbed's name.
+    /// The name of the testbed, which models the hardware.
     pub testbed: &'static str,
     /// Number of memory nodes, each on a machine of its own.
     pub memory_nodes: u16,
@@ -352,7 +352,7 @@ impl LabSetup {
 /// Results of a measurement, all in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabResults {
-    /// Number of counted operations.
+    /// Number of operations that were counted.
     pub operations: u64,
     /// Time from the first counted operation to the last.
     pub virtual_ns: Nanos,
@@ -410,9 +410,9 @@ pub struct LabLatency {
     pub kind: &'static str,
     /// Number of counted operations.
     pub count: u64,
-    /// Median.
+    /// Median of the latency.
     pub p50_ns: Nanos,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_ns: Nanos,
     /// Mean number of phases of the operations, including those of the warm-up; `None` if the system does not report
     /// it.
@@ -427,7 +427,7 @@ pub struct LabLatency {
 /// The use of one part of the hardware.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HardwareUse {
-    /// The name of the machine.
+    /// The name of the machine, which is its kind and number.
     pub machine: String,
     /// The name of the part.
     pub part: &'static str,

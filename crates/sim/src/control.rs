@@ -55,7 +55,7 @@ impl OpenDirections {
 /// Reasons why an answer is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// The receiver has crashed.
+    /// The receiver of the request has crashed.
     Closed,
     TimedOut,
 }

@@ -25,7 +25,7 @@ use fusee_core::view::View;
 use crate::cluster::SimCluster;
 use crate::engine::ProcessId;
 
-/// How long a node stays in danger, that is, how long the master possibly loses the node.
+/// The end of the time for which a node is in danger, that is, for which the master possibly loses the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Danger {
     /// The node stays in danger until the master receives a message from the node.

@@ -47,7 +47,7 @@ impl SimFabric {
     }
 }
 
-/// A batch in flight.
+/// A batch in flight on the simulated fabric.
 pub(crate) struct BatchFlight {
     fabric: SimFabric,
     batch: RefCell<VerbBatch>,

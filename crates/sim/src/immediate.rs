@@ -46,7 +46,7 @@ use crate::stack_future::{self, StackFuture};
 /// The number of phases of a write with a right hint and without a conflict, if the subtable has backups.
 const PHASES_WITH_HINT: u64 = 3;
 
-/// The progress of a batch.
+/// The progress of a batch that the client's own processor executes.
 #[derive(Default)]
 struct ImmediateProgress {
     /// The index of the current verb in the batch.

@@ -117,7 +117,7 @@ struct SimLink {
     broken: bool,
     /// Whether the node is a member of the session's newest view.
     attached: bool,
-    /// Whether verbs execute without an answer.
+    /// Whether verbs over this link execute without an answer.
     mute: bool,
     /// The time before which no verb gets through.
     held_until: Nanos,
@@ -144,7 +144,7 @@ struct NetworkInner {
     condemned: RefCell<Vec<ClientId>>,
     /// The switches on the links, if there are any.
     switches: RefCell<Option<Rc<Switches>>>,
-    /// Whether any memory was damaged.
+    /// Whether any memory was damaged in this run.
     rots: Cell<bool>,
     /// Replicas that were damaged at some time.
     damaged: RefCell<BTreeSet<DamagedReplica>>,

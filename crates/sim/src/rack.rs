@@ -36,12 +36,12 @@ impl Rack {
         &self.sim
     }
 
-    /// Returns the memory and the machines.
+    /// Returns the network, which has the pools of the memory nodes and the machines of the testbed.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Returns the memory nodes.
+    /// Returns the ids of the memory nodes.
     pub fn nodes(&self) -> &[MnId] {
         &self.nodes
     }

@@ -34,7 +34,7 @@ use crate::workload::{CallOutcome, SimWorkload};
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The scenario.
+    /// The scenario from which the seed draws the run.
     pub scenario: Scenario,
     /// The seed, which decides everything else.
     pub seed: u64,
@@ -82,7 +82,7 @@ impl RunOptions {
 pub struct SimOutcome {
     /// Number of operations in the checked histories.
     pub operations: u64,
-    /// Number of executed events.
+    /// Number of events that were executed.
     pub events: u64,
     /// Virtual time that passed during the run.
     pub virtual_ns: Nanos,
@@ -99,7 +99,7 @@ pub struct SimOutcome {
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub struct BrokenPromise {
-    /// A description in words.
+    /// A description of the broken promise, in words.
     pub what: String,
     /// The operations that no order explains, as text; empty if the failure is not one of a history.
     pub history: Vec<String>,

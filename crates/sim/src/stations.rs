@@ -53,7 +53,7 @@ impl Station {
     }
 }
 
-/// One machine.
+/// One machine of a testbed, with its stations.
 #[derive(Clone, Debug)]
 struct TestbedMachine {
     transmit: Station,
@@ -119,7 +119,7 @@ pub(crate) struct TestbedMachines {
 /// Totals of the verbs that sessions have posted. Verbs of the master's jobs are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostedTotals {
-    /// Number of verbs.
+    /// Number of verbs that sessions posted.
     pub verbs: u64,
     /// Bytes of pools that these verbs read or wrote.
     pub bytes: u64,

@@ -49,7 +49,7 @@ pub struct Switches {
 struct SwitchAdversary {
     mistakes: SwitchMistakes,
     rng: Rng,
-    /// The places of the latest WRITEs.
+    /// The places of the latest WRITEs that passed the switch.
     written: RefCell<VecDeque<PoolPlace>>,
 }
 

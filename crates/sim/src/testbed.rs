@@ -8,7 +8,7 @@ use crate::engine::Nanos;
 /// The hardware of a simulation: machines, all of them alike, and the network between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Testbed {
-    /// The name on the command line.
+    /// The testbed's name on the command line.
     pub name: &'static str,
     /// Nanoseconds from the NIC of one machine to the memory of another machine, or back, without load.
     pub one_way_ns: Nanos,

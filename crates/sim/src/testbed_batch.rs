@@ -15,7 +15,7 @@ use crate::engine::{Nanos, SimEvent};
 use crate::fabric::SimFabric;
 use crate::switches::HELD_NS;
 
-/// A batch in flight.
+/// A batch in flight on a testbed.
 pub(crate) struct TestbedBatch {
     fabric: SimFabric,
     batch: RefCell<VerbBatch>,
@@ -35,9 +35,9 @@ pub(crate) enum TestbedLeg {
     ToSwitch(usize),
     /// The verbs travel to their memory node.
     There,
-    /// The answers come to the switch.
+    /// The answers travel to the switch.
     FromNode,
-    /// The answers come to the client.
+    /// The answers travel to the client.
     Back,
 }
 

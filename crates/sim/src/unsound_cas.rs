@@ -50,7 +50,7 @@ pub(crate) struct Forger {
     unsound: UnsoundCas,
     /// The knowledge of each switch, by its number.
     known: Vec<ForgerKnowledge>,
-    /// The changed CASes, by their numbers.
+    /// The CASes that switches have changed, by the numbers of the verbs.
     forged: HashMap<u64, ForgedCas>,
 }
 

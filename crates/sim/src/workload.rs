@@ -110,7 +110,7 @@ impl SimWorkload {
         colliding.chain(others).map(key).collect()
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys of the workload.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }

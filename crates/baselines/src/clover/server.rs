@@ -12,7 +12,7 @@ use crate::{BaselineServer, KeyNumber};
 pub struct CloverCosts {
     /// Time of a query for a key's chain.
     pub query: Duration,
-    /// Time to open a new key.
+    /// Time to add a new key to the index.
     pub open: Duration,
     /// Time to allocate [`ENTRIES_AT_A_TIME`](super::ENTRIES_AT_A_TIME) entries, which the server hands out together.
     pub allocate: Duration,
@@ -57,7 +57,7 @@ pub struct RetiredEntry {
 pub enum CloverReply {
     /// The key's chain, or `None` if the key does not exist.
     Chain(Option<CloverChain>),
-    /// The result of opening a key.
+    /// The result of an `Open` request.
     Opened(CloverOpenOutcome),
     /// New entries, which now belong to the client. The list is empty if the store has no free entry.
     Entries(Vec<CloverEntry>),
@@ -74,14 +74,14 @@ pub struct CloverChain {
     pub(crate) shortcut: u32,
 }
 
-/// Results of opening a key.
+/// Results of a request to add a key to the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloverOpenOutcome {
     /// The key was new, and has the shortcut with this number.
     Now(u32),
     /// The key existed already.
     Before,
-    /// All shortcuts are in use.
+    /// The key was not added, because all shortcuts are in use.
     Full,
 }
 
@@ -114,7 +114,7 @@ impl MetadataServer {
         }
     }
 
-    /// Returns the number of free entries.
+    /// Returns the number of free entries on the server's list.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((server.free(), head(&mut server, 1)), (12, entries[0]));
         server.serve(CloverRequest::Retire(vec![retired(0)]));
         assert_eq!((server.free(), head(&mut server, 1)), (15, entries[3]));
-        // A repeated request changes nothing.
+        // A repeated request to retire the same entries changes nothing.
         server.serve(CloverRequest::Retire(vec![retired(0), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1), server.reused()), (15, entries[3], 3));
         // Freed entries are handed out after all others, with their next versions.

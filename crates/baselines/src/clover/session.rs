@@ -17,7 +17,7 @@ use crate::{BaselineError, BaselineSession, KeyNumber, Rpc, key_of, sum, word};
 /// Number of requests without success after which a client regards the store as full.
 const MOST_REQUESTS: usize = 1000;
 
-/// A client of the store.
+/// A client session of a Clover store.
 pub struct CloverClient<F, R> {
     fabric: F,
     rpc: R,
@@ -41,7 +41,7 @@ pub struct CloverClient<F, R> {
 /// Events that make an operation cost more than its minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloverCounts {
-    /// Phases of walks along chains.
+    /// Phases in which sessions walked along chains to later entries.
     pub hops: u64,
     /// CASes that failed because the entry was not the last one of its chain.
     pub lost: u64,

@@ -8,10 +8,10 @@
 
 use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
 
-/// Bits of a version.
+/// Number of bits of an entry's version.
 const VERSION_BITS: u32 = 17;
 const VERSIONS: u64 = 1 << VERSION_BITS;
-/// Bits of an address.
+/// Number of bits of an entry's address.
 const ADDRESS_BITS: u32 = 28;
 
 /// An entry's number and version. The version grows with each reuse. As a word, this is never 0.

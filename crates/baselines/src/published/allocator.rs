@@ -21,13 +21,13 @@ pub struct AllocatorCosts {
 }
 
 impl Default for AllocatorCosts {
-    /// Returns 10 us each, *assumed*.
+    /// Returns 10 us for each kind of request, *assumed*.
     fn default() -> AllocatorCosts {
         AllocatorCosts { block: Duration::from_micros(10), object: Duration::from_micros(10) }
     }
 }
 
-/// Requests to a memory node.
+/// Requests of clients to the allocator of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocatorRequest {
     /// Asks for a block.

@@ -19,7 +19,7 @@ pub(super) struct PublishedHint {
     pub word: PublishedSlotWord,
 }
 
-/// A client's cache.
+/// A client's index cache.
 pub(super) struct PublishedCache {
     threshold: Option<f64>,
     entries: cache::BaselineCache<u64, PublishedCacheEntry>,

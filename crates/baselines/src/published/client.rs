@@ -31,11 +31,11 @@ pub struct PublishedCounts {
     pub polls: u64,
     /// Hints of the index cache that did not lead to the key's pair.
     pub invalid: u64,
-    /// Requests to memory nodes.
+    /// Requests to the allocators of memory nodes.
     pub requests: u64,
 }
 
-/// A client of the store.
+/// A client session of a store of FUSEE as published.
 pub struct PublishedClient<F, R> {
     pub(super) fabric: F,
     pub(super) layout: Arc<PublishedLayout>,

@@ -96,7 +96,7 @@ impl PublishedLayout {
         &self.parameters
     }
 
-    /// Returns the memory nodes.
+    /// Returns the ids of the memory nodes, in the order of the layout.
     pub fn nodes(&self) -> &[MnId] {
         &self.nodes
     }

@@ -90,7 +90,7 @@ pub(super) struct AllocatedObject {
     pub previous: u64,
 }
 
-/// A client's memory.
+/// The memory management of a client: its blocks, free objects and pending chores.
 pub(super) struct PublishedMemory<R> {
     layout: Arc<PublishedLayout>,
     allocators: Vec<R>,

@@ -38,7 +38,7 @@ pub(super) fn units_for(value_bytes: usize) -> u64 {
     ((VALUE + value_bytes + LOG_BYTES) as u64).div_ceil(UNIT_BYTES)
 }
 
-/// A slot word.
+/// A slot word of FUSEE as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedSlotWord(pub u64);
 

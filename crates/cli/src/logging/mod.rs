@@ -25,9 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The lines that a command logs by default.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultVerbosity {
-    /// No lines.
+    /// The command logs no lines by default.
     Nothing,
-    /// Warnings and errors.
+    /// The command logs warnings and errors by default.
     Problems,
     /// Warnings, errors, and lines about what the command does.
     Everything,

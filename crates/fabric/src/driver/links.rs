@@ -198,12 +198,12 @@ impl<L: FabricLink> Links<L> {
         (0..self.entries.len()).for_each(|at| self.attempt(at, &work));
     }
 
-    /// Posts all queued verbs.
+    /// Posts the queued verbs of all links.
     pub(super) fn post(&mut self) {
         self.each(|link, slots| link.post(slots).map(|()| false));
     }
 
-    /// Takes the answers that have arrived.
+    /// Takes the answers that have arrived on all links.
     pub(super) fn look(&mut self) {
         self.each(L::look);
     }

@@ -55,7 +55,7 @@ pub(crate) struct Gate {
 pub(crate) struct ShmGateGuard<'a>(&'a Gate);
 
 impl Gate {
-    /// Makes an open gate.
+    /// Makes an open gate, inside which no session is.
     pub(crate) fn new() -> Gate {
         Gate {
             executing: AtomicU32::new(0),

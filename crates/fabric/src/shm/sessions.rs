@@ -64,7 +64,7 @@ struct ShmSessionTable {
 }
 
 impl ShmSessions {
-    /// Makes an empty list.
+    /// Makes a list without sessions.
     pub(crate) fn new() -> ShmSessions {
         ShmSessions { state: Mutex::new(ShmSessionTable::default()) }
     }

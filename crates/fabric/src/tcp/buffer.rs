@@ -18,7 +18,7 @@ const DOUBLING_BYTES: usize = 1 << 20;
 /// bytes that have arrived.
 const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
-/// A queue of bytes.
+/// A queue of received bytes, or of bytes to send.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,

@@ -74,12 +74,12 @@ pub(super) enum TcpCloseReason {
     Io(#[from] io::Error),
 }
 
-/// The outcome of a connection's turn.
+/// The outcome of one turn, in which a connection receives, executes and sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpTurnOutcome {
     /// The connection has nothing to do until the next event.
     Idle,
-    /// The connection has more to do.
+    /// The connection has more work that it can do at once.
     Again,
     /// The connection has more to do as soon as it gets memory.
     Waits,

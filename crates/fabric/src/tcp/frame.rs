@@ -63,7 +63,7 @@ pub enum FrameError {
     /// The bytes do not start with the protocol's name.
     #[error("not our protocol")]
     Magic,
-    /// The sender has another version.
+    /// The sender uses another version of the protocol.
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A length exceeds its limit.
@@ -166,7 +166,7 @@ pub enum TcpHelloStatus {
 pub struct TcpWelcome {
     /// The length of the node's pool in bytes.
     pub pool_bytes: u64,
-    /// The node's decision.
+    /// The node's decision about the client's hello.
     pub status: TcpHelloStatus,
 }
 

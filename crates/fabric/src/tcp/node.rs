@@ -130,7 +130,7 @@ impl TcpNode {
         self.server.sessions()
     }
 
-    /// Returns the traffic so far.
+    /// Returns the counts of the node's traffic over TCP since its start.
     pub fn traffic(&self) -> TcpTraffic {
         TcpTraffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
@@ -160,7 +160,7 @@ struct TcpNodeLoop {
     order: VerbOrder,
     /// The connections that have more work than one turn allows.
     again: VecDeque<usize>,
-    /// The connections that wait for memory.
+    /// The connections that wait for memory of a frame budget.
     waiting: VecDeque<usize>,
     /// The time of the next check for stuck connections.
     stuck_look: Instant,

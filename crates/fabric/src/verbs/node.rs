@@ -88,7 +88,7 @@ impl VerbsNode {
         self.server.addr()
     }
 
-    /// Returns the number of sessions.
+    /// Returns the number of sessions that are attached over verbs.
     pub fn sessions(&self) -> u64 {
         self.server.sessions()
     }

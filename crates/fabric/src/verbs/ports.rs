@@ -146,7 +146,7 @@ pub(super) fn select(
     let candidates: Vec<(&Port, Gid)> = all().filter(|(port, gid)| usable(port, gid)).collect();
     let is_near = |(_, gid): &&(&Port, Gid)| near.is_some() && gid.address() == near;
     let best = candidates.iter().find(is_near);
-    // `min_by_key` returns the first among equals.
+    // Of candidates with an equal rank, `min_by_key` returns the first.
     let best = best.or_else(|| candidates.iter().min_by_key(|(_, gid)| gid.rank()));
     match best {
         Some((port, gid)) => Ok(SelectedPort { port: (*port).clone(), gid: *gid }),

@@ -64,7 +64,7 @@ pub struct NicCounts {
     pub verbs: u64,
     /// The number of requests that were signalled.
     pub signals: u64,
-    /// The number of completions taken.
+    /// The number of completions that were taken from completion queues.
     pub completions: u64,
     /// The number of verbs that were held back to keep the order, each for a round trip.
     pub waits: u64,

@@ -15,7 +15,7 @@ pub(crate) use std::sync::atomic::Ordering;
 /// A fault of a model: the property of fences or orderings that the fault breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing is broken.
+    /// No property is broken.
     None,
     /// Memory fences do nothing.
     NoFence,

@@ -64,7 +64,7 @@ impl ActivityHistory {
         self.0.push_back(ActivitySample { at_ms, work, damaged });
     }
 
-    /// Returns the rates between successive samples.
+    /// Returns the rates of the cluster's activity between successive samples.
     pub fn rates(&self) -> ActivityRates {
         let mut rates = ActivityRates {
             at_ms: Vec::new(),

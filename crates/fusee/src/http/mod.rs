@@ -152,7 +152,7 @@ async fn accept(listener: TcpListener, pages: Arc<(AllowedHosts, impl HttpPages)
     }
 }
 
-/// Number of connections from each address.
+/// Number of open HTTP connections from each address.
 #[derive(Debug, Default)]
 struct HttpConnectionCounts(HashMap<IpAddr, usize>);
 

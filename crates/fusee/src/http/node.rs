@@ -21,7 +21,7 @@ pub struct NodePages {
 /// A memory node, as its pages need it.
 #[derive(Clone, Debug)]
 pub struct NodePageSource {
-    /// A client of the node.
+    /// A control client of the memory node.
     pub client: NodeClient,
     /// The node's name in the cluster; `None` until the node has joined.
     pub joined: watch::Receiver<Option<fusee_core::verbs::MnId>>,

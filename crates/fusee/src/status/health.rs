@@ -28,7 +28,7 @@ pub enum Health {
     Short,
     /// Replicas are being moved from one memory node to another.
     Moving,
-    /// No other state applies.
+    /// The cluster is whole, because no other state applies.
     Whole,
 }
 

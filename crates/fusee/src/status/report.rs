@@ -141,11 +141,11 @@ pub struct ReconfigurationReport {
     /// Names of the memory nodes that were lost.
     pub lost: Vec<String>,
     pub subtables: u64,
-    /// Number of replicas that were added.
+    /// Number of replicas that the change added.
     pub joined: u64,
     /// Number of replicas that moved from one memory node to another.
     pub moved: u64,
-    /// Number of new regions.
+    /// Number of regions that the change added.
     pub new_regions: u64,
     pub frozen_ms: u64,
     pub transforming_ms: u64,
@@ -225,7 +225,7 @@ pub struct StatusReport {
 /// Results of the scrubber, which also reads memory that no client reads.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScrubReport {
-    /// Number of complete passes.
+    /// Number of complete passes of the scrubber over all memory.
     pub passes: u64,
     pub bytes: u64,
     /// Number of subtables whose replicas differed and were made equal.

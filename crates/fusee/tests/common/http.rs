@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// An answer.
+/// An answer to an HTTP request.
 #[derive(Debug)]
 pub struct HttpAnswer {
     pub status: u16,

@@ -62,7 +62,7 @@ const STRANGERS: u32 = 5;
 /// Time for which the machine is suspended, or the master is stopped. It is so long that all processes close their
 /// connections.
 const LONG_MS: Range<u64> = 8_000..9_000;
-/// Time between two faults.
+/// Time between the end of one fault and the next fault.
 const REST_MS: Range<u64> = 100..800;
 
 /// The kinds of faults.

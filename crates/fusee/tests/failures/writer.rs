@@ -285,7 +285,7 @@ struct Writer<'a> {
     client: BlockingClient,
     journal: Journal,
     rng: SmallRng,
-    /// Number of writes so far.
+    /// Number of writes that the writer has begun so far.
     sequence: u64,
     /// Number of the newest view that the writer has seen.
     view: u64,

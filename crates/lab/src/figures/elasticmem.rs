@@ -90,7 +90,7 @@ fn over(medians: &Medians, of: &str, over: &str, x: f64) -> Option<f64> {
     Some(medians.at(of, x)? / medians.at(over, x)?)
 }
 
-/// Lengths of values, in KiB.
+/// Lengths of values in the figures, in KiB.
 const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
 
 /// Settings (k, m, r) of the paper.

@@ -71,13 +71,13 @@ pub struct Panel {
     pub label: String,
     /// Whether the vertical axis is logarithmic.
     pub logarithmic: bool,
-    /// The lines.
+    /// The lines of the panel.
     pub lines: Vec<ChartLine>,
 }
 
 /// Values along the common horizontal axis.
 pub struct ChartLine {
-    /// The name in the legend.
+    /// The line's name in the legend.
     pub name: String,
     /// Horizontal positions (on an axis of names, the index of the name), and values.
     pub points: Vec<(f64, f64)>,

@@ -50,7 +50,7 @@ impl LiveEntries {
         entries
     }
 
-    /// Returns the live keys, in order.
+    /// Returns the keys of all live entries, in order.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         self.live.keys().cloned().collect()
     }

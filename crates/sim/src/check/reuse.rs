@@ -176,7 +176,7 @@ impl ReuseCheck {
         self.clock
     }
 
-    /// Notes that an operation began.
+    /// Notes that an operation of the session `client` began in its local epoch `local_epoch`.
     pub fn began(&mut self, client: ClientId, local_epoch: u64) {
         if !self.recovered.contains(&client) {
             let now = self.tick();

@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::sys::Mapping;
 use crate::verbs::ffi::{self, Mr};
 
-/// The memory behind a registration.
+/// The owner of the memory that is registered.
 enum MemoryBacking {
     /// The pool of a memory node.
     Pool(#[allow(dead_code, reason = "kept mapped")] Pool),

@@ -64,7 +64,7 @@ struct RememberedRead {
     went: u64,
 }
 
-/// The decision about a frame.
+/// The switch's decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameDecision {
     On,

@@ -54,9 +54,9 @@ pub trait ServerSettings: clap::Args + Clone + Default + Serialize + Deserialize
 /// A position in a file. Both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FilePosition {
-    /// The line.
+    /// The number of the line in the file.
     pub line: usize,
-    /// The character in the line.
+    /// The number of the character in the line.
     pub column: usize,
 }
 
