@@ -278,7 +278,8 @@ const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
 /// Number of regions for which each node has room in addition to those for the pairs.
 const SPARE_REGIONS: u64 = 16;
-/// As [`SPARE_REGIONS`], for setups in which some pairs are not replicated: each redundancy has regions of its own.
+/// Number of spare regions in place of [`SPARE_REGIONS`] if some pairs are not replicated, because each redundancy has
+/// regions of its own.
 const SPARE_CODED_REGIONS: u64 = 64;
 
 impl LabSetup {

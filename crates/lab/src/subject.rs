@@ -54,7 +54,7 @@ pub(crate) trait LabSession {
         value: &[u8],
     ) -> impl Future<Output = Result<bool, String>>;
 
-    /// Gives a key another redundancy.
+    /// Moves a key's pair to another redundancy.
     fn set_redundancy(
         &self,
         key: &[u8],
@@ -74,7 +74,7 @@ pub(crate) trait LabSession {
     fn background(&self) -> impl Future<Output = ()>;
 }
 
-/// Our store.
+/// FUSEE as this project implements it, on a simulated cluster.
 pub(crate) struct FuseeSubject {
     cluster: SimCluster,
     session: LogicOptions,

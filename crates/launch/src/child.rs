@@ -70,17 +70,17 @@ impl Child {
         })
     }
 
-    /// Returns the name for messages.
+    /// Returns the child's name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Sets the name for messages.
+    /// Sets the child's name for messages.
     pub fn rename(&mut self, name: String) {
         self.name = name;
     }
 
-    /// Returns the process id.
+    /// Returns the child's process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }

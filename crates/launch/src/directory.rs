@@ -40,7 +40,7 @@ impl ClusterDirectory {
         Ok(ClusterDirectory { path, _lock: lock })
     }
 
-    /// Returns the path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

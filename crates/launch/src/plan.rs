@@ -8,7 +8,7 @@ use fusee_master::settings::LeaseSettings;
 
 use crate::directory::ClusterDirectory;
 
-/// The cluster to start.
+/// The description of a cluster to start.
 #[derive(Clone, Debug)]
 pub struct LaunchPlan {
     /// Number of memory nodes.
@@ -35,7 +35,7 @@ pub struct LaunchPlan {
     pub region_bytes: u64,
     /// Size of a block, in bytes.
     pub block_bytes: u64,
-    /// Further arguments of the master.
+    /// Further command-line arguments of the master.
     pub more: Vec<String>,
 }
 

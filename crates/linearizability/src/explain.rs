@@ -67,7 +67,7 @@ fn until(
 /// A key whose history is not linearizable, with an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refutation {
-    /// The key.
+    /// The number of the key whose history is not linearizable.
     pub key: u64,
     /// Number of operations on the key that were checked.
     pub operations: usize,

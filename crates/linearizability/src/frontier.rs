@@ -60,12 +60,12 @@ impl<B> Default for SeenSituations<B> {
 }
 
 impl<B: BitSet> SeenSituations<B> {
-    /// Returns the number of situations.
+    /// Returns the number of situations in the set.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Removes all situations.
+    /// Removes all situations from the set.
     pub fn clear(&mut self) {
         self.few.clear();
         if !self.many.is_empty() {

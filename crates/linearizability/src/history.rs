@@ -63,12 +63,12 @@ impl OperationHistory {
         OperationHistory::default()
     }
 
-    /// Adds an operation.
+    /// Adds an operation to the history.
     pub fn push(&mut self, record: HistoryRecord) {
         self.records.push(record);
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations in the history.
     pub fn len(&self) -> usize {
         self.records.len()
     }

@@ -57,9 +57,9 @@ pub enum HistoryAnswer {
 /// One operation of a history. Times can be of any clock that never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryOperation {
-    /// The request.
+    /// The request of the operation.
     pub call: HistoryCall,
-    /// The time of the invocation.
+    /// The time at which the operation was invoked.
     pub invoked: u64,
     /// The time of the return, and the answer; `None` if the operation never returned.
     pub returned: Option<(u64, HistoryAnswer)>,

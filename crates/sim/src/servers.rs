@@ -146,7 +146,7 @@ pub(crate) const OTHER_CLUSTER: ClusterId = ClusterId::from_word(0xc2).unwrap();
 /// The records that a master has stored, by their keys.
 type PersistedRecords = BTreeMap<String, MasterRecord>;
 
-/// The receiver of a reply.
+/// The function that receives the master's reply to a request.
 type ReplyCallback = Box<dyn FnOnce(MasterReply)>;
 
 /// The host of the master, with the master's store.

@@ -30,7 +30,7 @@ fn cluster() -> SimCluster {
     SimCluster::new(&Sim::new(1), &options)
 }
 
-/// Runs a scenario without other clients.
+/// Runs a scenario with one client, while no other client works.
 fn on<T>(
     cluster: &SimCluster,
     client: &SimClient,

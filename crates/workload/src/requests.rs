@@ -74,7 +74,7 @@ pub enum WorkloadOperation {
 }
 
 impl YcsbWorkload {
-    /// Draws the next operation.
+    /// Draws the next operation of the workload.
     pub fn draw(self, rng: &mut impl Rng) -> WorkloadOperation {
         let percent = rng.random_range(0..100);
         let until_insert = self.updates_percent() + self.inserts_percent();

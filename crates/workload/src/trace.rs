@@ -118,7 +118,7 @@ pub enum TraceLineError {
     /// The file of keys to load inserts a key twice.
     #[error("`{key}` is inserted a second time; expected every key once in the file to load")]
     Twice {
-        /// The key.
+        /// The key on the line.
         key: String,
     },
     /// Neither file inserts the key, so the files do not belong together.
@@ -127,7 +127,7 @@ pub enum TraceLineError {
          the same workload?)"
     )]
     NeverInserted {
-        /// The key.
+        /// The key on the line.
         key: String,
     },
     /// There are more keys or operations than can be numbered.
@@ -135,7 +135,7 @@ pub enum TraceLineError {
     TooMany {
         /// The word `keys` or `operations`.
         what: &'static str,
-        /// The maximum.
+        /// The greatest number of keys or operations that is allowed.
         max: usize,
     },
 }
