@@ -20,7 +20,7 @@ const MOST_PAUSE: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct Spin {
     longest: Duration,
-    /// The number of waits that will sleep at once before the next wait that spins.
+    /// The number of waits that will sleep without spinning before the next wait that spins.
     pause: u32,
     /// The length of the pause after the next spin in vain. It doubles with each spin in vain.
     next_pause: u32,

@@ -36,7 +36,7 @@ pub(crate) async fn run(run: &SimRun) {
     let rng = &run.fault_rng;
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
-        // The run may have ended during the sleep. Its final checks may already be reading the cluster.
+        // The run has possibly ended during the sleep. Then its final checks possibly read the cluster already.
         if run.is_over.get() || !run.is_disturbed.get() {
             return;
         }

@@ -110,7 +110,7 @@ counts! {
     followed_in_vain,
     /// Sets that were acknowledged together with a later set of their process.
     absorbed_sets,
-    /// READs that a switch may steer.
+    /// READs that a switch is allowed to steer.
     steered_reads,
     /// Steered READs that returned the right object.
     steered_right,

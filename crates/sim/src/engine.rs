@@ -111,7 +111,8 @@ struct SimProcess {
     name: String,
     pace: SimPace,
     stopped: bool,
-    /// The time at which the process was stopped, if it is stopped now; below it, the total time of all earlier stops.
+    /// The time at which the process was stopped, if it is stopped now; `stopped_ns` is the total time of all earlier
+    /// stops.
     stopped_at: Option<Nanos>,
     stopped_ns: Nanos,
     crashed: bool,

@@ -129,7 +129,7 @@ fn leave(why: StackExit) {
     }
 }
 
-/// Counts a batch. Returns whether [`interrupt`] may be called during the batch, which is so only on the stack of a
+/// Counts a batch. Returns whether [`interrupt`] is allowed during the batch. It is allowed only on the stack of a
 /// [`StackFuture`].
 pub(crate) fn begin_batch() -> bool {
     RUNNING.with_borrow(|running| {

@@ -25,7 +25,7 @@ impl SimFabric {
         self.execute_forged(None, verb, bytes, left)
     }
 
-    /// Executes one piece of a verb that a switch may have changed. The client still sees the verb that it posted.
+    /// Executes one piece of a verb that a switch has possibly changed. The client still sees the verb that it posted.
     pub(crate) fn execute_forged(
         &self,
         forged: Option<ForgedCas>,

@@ -299,7 +299,7 @@ impl SimWorkload {
     }
 
     /// Checks the history of every key. Each loss of a node is added as a DELETE, at an unknown time, of every key that
-    /// may have had a pair without redundancy.
+    /// possibly had a pair without redundancy.
     pub fn check(&self) -> HistoryFindings {
         let mut history = OperationHistory::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));

@@ -136,8 +136,8 @@ fn whatever_stands_in_memory_recovery_ends() {
     assert!(strange > 1_000, "{strange}");
 }
 
-/// A speculative write may have left its word on any replica. Therefore recovery fails unless every node of the view
-/// answers, and a lost node must first be taken out of the view.
+/// A speculative write has possibly left its word on any replica. Therefore recovery fails unless every node of the
+/// view answers, and a lost node must first be taken out of the view.
 #[test]
 fn recovery_needs_every_node_that_the_view_names() {
     let options =

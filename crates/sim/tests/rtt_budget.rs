@@ -217,7 +217,7 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
         let beside = hints.iter().filter(|hint| may_lie_there(hint)).count();
         lying_there += usize::from(beside > 0);
         let least = 3 * keys.len() as u64 - beside as u64;
-        // An object may find its block used up. The session looks for the next block after that write.
+        // An object possibly finds its block used up. The session looks for the next block after that write.
         let is_so = phases[1..].iter().all(|phases| (least..=least + 1).contains(phases));
         assert!(is_so, "{memory_nodes} memory nodes: {phases:?}, at least {least}");
     }
@@ -739,7 +739,7 @@ fn moves_that_cannot_be_change_nothing() {
 }
 
 /// A session without a valid lease asks the members to vouch before it gives an answer that rests only on a READ,
-/// because the value may have changed.
+/// because the value has possibly changed.
 #[test]
 fn a_move_that_is_not_heard_asks_before_it_refuses() {
     let sim = Sim::new(1);

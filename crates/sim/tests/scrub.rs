@@ -209,8 +209,8 @@ fn free_words_that_nobody_wrote_delete_nothing() {
     free_words(1, 3);
 }
 
-/// Readers may have seen a word that is on the backup of a barred primary. Therefore a DELETE whose word is on a backup
-/// is completed.
+/// Readers have possibly seen a word that is on the backup of a barred primary. Therefore a DELETE whose word is on a
+/// backup is completed.
 #[test]
 fn a_delete_that_is_half_done_is_carried_out() {
     held(1, 3, async |held| {

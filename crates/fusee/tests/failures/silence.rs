@@ -1,7 +1,10 @@
 //! Reads without the master and without some memory nodes: docs/decisions/0030.
 //!
-//! A client that joined while the master lived continues to read everything for which more than half of the memory nodes
-//! vouch. If more than half of the memory nodes bar the primary, the client reads values on which all backups agree.
+//! A client that joined while the master lived continues to read everything for which more than half of the memory
+//! nodes vouch. If more than half of the memory nodes bar the primary, the client reads values on which all backups
+//! agree.
+
+// Promise SIL-5
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ pub struct FailingSeed {
     pub noticed: String,
 }
 
-/// Locks the mutant switch, of which a process has only one. Only the holder of this lock may set the switch.
+/// Locks the mutant switch, of which a process has only one. Only the holder of this lock is allowed to set the switch.
 pub fn switch() -> MutexGuard<'static, ()> {
     static SWITCH: Mutex<()> = Mutex::new(());
     SWITCH.lock().unwrap_or_else(PoisonError::into_inner)

@@ -56,7 +56,7 @@ async fn open_kept(cluster: &SimCluster) -> (SimSession, Rc<Keeper>) {
     (session, keeper)
 }
 
-/// Makes the session get a block for its later writes, because without a master it may get none.
+/// Makes the session get a block for its later writes, because without a master it possibly gets none.
 async fn get_room(session: &SimSession) {
     session.store().insert(b"other", THIRD).await.unwrap();
 }

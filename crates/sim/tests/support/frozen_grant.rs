@@ -68,8 +68,8 @@ pub fn frozen_grant(seed: u64) {
         view = view.advanced();
         publish(&cluster, &client, &view);
     }
-    // The session may have got blocks meanwhile that are still empty. This fills them, because the check looks only at
-    // objects.
+    // The session has possibly got blocks meanwhile that are still empty. These writes fill them, because the check
+    // looks only at objects.
     for key in 0..30 {
         alone(&rng, client.insert(&[key], &value)).expect("there is room");
     }

@@ -83,7 +83,7 @@ pub fn late_orders(seed: u64) -> bool {
             cluster.hold_orders(node, 0);
         }
         wait_for_all_replicas(&cluster).await;
-        // The master may have restarted just before this.
+        // The master has possibly restarted just before this.
         let session = loop {
             match cluster.open(process, options.session).await {
                 Ok(session) => break session,
@@ -125,7 +125,7 @@ async fn one_of_the_repairs(cluster: &SimCluster) -> Option<ClientId> {
     cluster.repairer()
 }
 
-/// Polls a condition every microsecond, for at most as long as a memory node may be silent.
+/// Polls a condition every microsecond, for at most the time for which a memory node is allowed to be silent.
 async fn wait_for(cluster: &SimCluster, is_so: impl Fn(&SimCluster) -> bool) {
     let until = cluster.sim().now() + 20_000_000;
     while !is_so(cluster) && cluster.sim().now() < until {

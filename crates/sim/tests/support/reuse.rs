@@ -139,7 +139,7 @@ impl<'r> EpochDriver<'r> {
         }
     }
 
-    /// Returns the gates of clients that live, or that may have left a write half-way.
+    /// Returns the gates of clients that live, or that have possibly left a write half-way.
     fn gates(&self) -> impl Iterator<Item = &SessionGate> {
         let gone = self.gone.borrow().clone();
         let left = self.clients.iter().zip(gone).filter(|(_, gone)| !gone);

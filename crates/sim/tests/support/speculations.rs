@@ -125,7 +125,7 @@ pub fn recurring_word(seed: u64) -> bool {
     stepper.run(MAX_STEPS, || ());
     check_replicas_agree(&cluster);
     let found = alone(&rng, writer.search(&keys[0], None)).unwrap();
-    // If this UPDATE lost its round, it may have taken effect before the other UPDATE.
+    // If this UPDATE lost its round, it has possibly taken effect before the other UPDATE.
     assert!(
         found.value().is_some_and(|value| value != b"first"),
         "{found:?}",
