@@ -247,7 +247,7 @@ impl Keyring {
         self.acts_as
     }
 
-    /// Returns these keys for a process that connects as the kind of peer `acts_as`.
+    /// Returns the keys of this ring for a process that connects as the kind of peer `acts_as`.
     pub fn acting_as(&self, acts_as: PeerKind) -> Keyring {
         Keyring { acts_as, ..self.clone() }
     }

@@ -221,11 +221,12 @@ pub fn attach_all_with(
     Ok(fabric)
 }
 
-/// The time in which a memory node has to answer whether it lets this process in.
+/// The time in which a memory node has to answer whether it accepts this process as a client over shared memory.
 const KNOCK_WAIT: Duration = Duration::from_millis(300);
 
-/// Checks whether the members that have sockets on this host let this process in over shared memory. A member that
-/// does not answer, or in whose place another node listens, is no error, because the view will change soon.
+/// Checks whether the members that have sockets on this host accept this process as a client over shared memory. A
+/// member that does not answer, or whose socket belongs to another node now, is no error, because the view will change
+/// soon.
 pub fn check_shm_access(members: &[Member], keys: Option<&Keyring>) -> Result<(), AttachError> {
     let end = Instant::now() + KNOCK_WAIT;
     for member in members {
@@ -286,7 +287,7 @@ impl AnyFabric {
         }
     }
 
-    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
+    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
     fn use_keys(&self, keys: &Keyring) {
         match self {
             AnyFabric::Shm(shm, _) => shm.use_keys(keys),

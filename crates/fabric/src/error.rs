@@ -72,8 +72,8 @@ pub enum AttachCause {
     /// The node does not offer the fabric over which the client attaches.
     #[error("the memory node does not offer this fabric; use another one")]
     NotOffered,
-    /// The node does not let this process in, because the node has no permission to kill it and so could not fence
-    /// it.
+    /// The node does not accept this process as a client, because the node has no permission to kill the process and so
+    /// could not fence it.
     #[error(
         "the memory node may not kill this process, and so could not fence it; run both under \
          one user and in one process namespace, or use tcp"

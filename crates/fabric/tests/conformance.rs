@@ -278,7 +278,7 @@ fn fence_a_process(stopped: bool) {
     if stopped {
         assert_eq!(client.end_signal(), Some(9), "the stopped process lives")
     } else {
-        // The process was told of the fence, and goes on with other work.
+        // The process was told of the fence, and continues with other work.
         client.ask("fenced")
     }
     // Neither another process nor this one can attach with that client id again.

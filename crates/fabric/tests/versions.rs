@@ -124,7 +124,8 @@ fn a_session_tells_nodes_of_other_versions_apart() {
     let current = LAYOUT_VERSION;
     let layout = |theirs| VersionError { what: "the layout of pools", own, current, theirs };
     for (answers, proves, expected) in [
-        // The first case has answers of the version before, the second the beginnings of answers of later versions.
+        // The first case has answers of the previous version, the second case the beginnings of answers of later
+        // versions.
         ([welcome(b"FUSEtcp2", 0), welcome(b"FUSEsm02", 0)], false, [tcp(2), shm(2)]),
         ([b"FUSEtcp7".to_vec(), b"FUSEsm31".to_vec()], false, [tcp(7), shm(31)]),
         ([TCP, SHM].map(|magic| welcome(magic, current + 1)), true, [layout(current + 1); 2]),

@@ -100,7 +100,7 @@ fn servers_go_on_whose_log_nobody_reads_any_more() {
     a_log_that_takes_nothing(closed());
 }
 
-/// The servers also end when they are told to, although no line of their log can be written.
+/// The servers also end when they are told to end, although no line of their logs can be written.
 #[test]
 fn servers_go_on_while_the_reader_of_their_log_stands_still() {
     let (mut reader, writer) = stalled();

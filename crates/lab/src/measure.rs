@@ -329,8 +329,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Returns whether a client continues: no if all operations are done, the timeline is over, or a guest has to
-    /// leave.
+    /// Returns whether a client continues. It ends when all operations are done or, in a run with a timeline, at the
+    /// end of the timeline or, as a guest, when it has to leave.
     fn goes_on(&self, member: &LabClient<S>) -> bool {
         let Some(timeline) = self.setup.timeline else {
             return self.done.get() < self.warm_up + self.setup.operations;
@@ -348,8 +348,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
         self.windows.borrow().iter().map(|count| *count as f64 / seconds).collect()
     }
 
-    /// Runs a guest, a client that comes later. Its process opens the session when it comes, and copies the index cache
-    /// of a host.
+    /// Runs a guest, which is a client that comes during the measurement. The guest's process opens the session when it
+    /// comes, and copies the index cache of a client that runs already.
     async fn operate_as_guest(&self, host: &LabClient<S>, member: &LabClient<S>, stream: usize) {
         let timeline = self.setup.timeline.expect("guests come in a timeline");
         let sim = self.subject.sim();

@@ -44,8 +44,8 @@ pub fn reduced<B: BitSet>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>
 /// The situations that one search has met.
 pub struct SeenSituations<B> {
     few: Vec<Situation<B>>,
-    /// Used instead of `few` for more than [`FEW`] situations: the counts `removed` and `created` of each situation, by
-    /// its state and its set.
+    /// Used instead of `few` for more than [`FEW`] situations: for each state and set of operations, the counts
+    /// `removed` and `created` of the situations.
     many: HashMap<(KeyPresence, B), Vec<(u32, u32)>>,
     len: usize,
 }

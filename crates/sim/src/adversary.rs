@@ -317,9 +317,9 @@ fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
     run.later(time, move || cluster.control().cut_off(process, None));
 }
 
-/// Cuts off a client and a memory node together for longer than a lease. The cluster goes on without both of them, and
-/// the two can still reach each other. No more than half of the memory nodes are cut off at a time: together with more
-/// of them the client could return old values, which is a documented limit.
+/// Cuts off a client and a memory node together for longer than a lease. The cluster continues without both of them,
+/// and the two can still reach each other. No more than half of the memory nodes are cut off at a time. Together with
+/// more than half of them, the client could return old values, which is a documented limit.
 fn cut_together(run: &SimRun) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
     let Some(process) = run.cluster.process_of(node) else { return };

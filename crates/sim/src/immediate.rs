@@ -56,7 +56,7 @@ struct ImmediateProgress {
     was_interrupted: bool,
 }
 
-/// A batch that is being executed. If its client dies, it is dropped half-way.
+/// A batch that the client's own processor is executing. If the client dies, the batch is dropped half-way.
 struct ImmediateBatch<'f> {
     fabric: &'f SimFabric,
     progress: ImmediateProgress,
@@ -76,8 +76,8 @@ impl Drop for ImmediateBatch<'_> {
 }
 
 impl SimFabric {
-    /// Runs a SEARCH of this fabric's session. On an immediate network, other processes run between the verbs of the
-    /// SEARCH even if the SEARCH cannot wait. SEARCHes that took one batch are counted.
+    /// Runs a SEARCH of this fabric's session. If the client's own processor executes the verbs, other processes run
+    /// between the verbs of the SEARCH even if the SEARCH cannot wait. SEARCHes that took one batch are counted.
     pub async fn search<T: 'static>(
         &self,
         search: impl Future<Output = Result<Option<T>, Error>> + 'static,
@@ -111,8 +111,8 @@ impl SimFabric {
         written
     }
 
-    /// Runs a Move of this fabric's session. On an immediate network the Move can be interrupted at every phase, as a
-    /// write can.
+    /// Runs a Move of this fabric's session. If the client's own processor executes the verbs, the Move can be
+    /// interrupted at every phase, as a write can.
     pub async fn move_pair(
         &self,
         moving: impl Future<Output = Result<Transition, Error>> + 'static,

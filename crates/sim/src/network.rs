@@ -53,7 +53,7 @@ pub struct NetworkOptions {
     /// Whether the client's processor executes verbs, as over shared memory: in the order in which they were posted,
     /// even for different nodes, and only while the client lives. Then links and NICs have no effect.
     pub immediate: bool,
-    /// Whether a fence on an immediate network kills the process of the fenced session.
+    /// Whether a fence kills the process of the fenced session, on an [immediate](NetworkOptions::immediate) network.
     pub fences_kill: bool,
     /// Whether NICs execute the verbs, as over RDMA. There a WRITE, CAS or FAA would wait for a READ that is posted
     /// before it, so operations post their READs last where they are free to choose. One completion reports all verbs

@@ -28,7 +28,7 @@ impl SimCluster {
         }
     }
 
-    /// Tells a memory node a lease, as a master that no other process hears would.
+    /// Tells a memory node a lease, as a master whose messages reach only this node would.
     pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.hear(self, MasterReplyId { by: 0, at_ms: 0 }, lease_ms);

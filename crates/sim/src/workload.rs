@@ -197,7 +197,7 @@ impl SimWorkload {
         self.answered(session, entry, result.map(|()| HistoryAnswer::Done))
     }
 
-    /// Returns the bytes of a value: the number that identifies the value, and a filler of random length.
+    /// Returns the bytes of a value: the number that identifies the value, and padding of random length.
     fn encode(&self, rng: &Rng, value: HistoryValue) -> Vec<u8> {
         let filler = rng.pick(&self.fillers);
         let mut bytes = value.to_le_bytes().to_vec();

@@ -116,7 +116,8 @@ fn sets_are_absorbed_by_their_like_only() {
     });
 }
 
-/// A leader is dropped half-way, or is no longer polled. No follower waits for it for ever.
+/// The request that leads others is dropped half-way, or is no longer polled. No follower waits for the leader for
+/// ever.
 #[test]
 fn followers_of_a_leader_that_stops_go_alone() {
     for is_dropped in [true, false] {

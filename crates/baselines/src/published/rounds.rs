@@ -202,8 +202,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Err(BaselineError::Stuck)
     }
 
-    /// CASes one replica after the other. The CAS of the first backup decides. The winner CASes each further replica as
-    /// soon as that one shows the old word.
+    /// CASes one replica after the other. The CAS of the first backup decides the winner. The winner CASes each further
+    /// replica as soon as this replica shows the old word.
     async fn one_by_one(
         &self,
         phase: &mut PublishedPhase,

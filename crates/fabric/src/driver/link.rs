@@ -50,8 +50,8 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// share a system call, and each turn asks the system which links have answers.
     const USER_SPACE: bool;
     /// A spin ends when half of the batches in flight are complete, or after this number of looks that find any
-    /// complete batch. Before that, it waits for further batches, because tasks that go on together share the system
-    /// calls of their next batches.
+    /// complete batch. Until the spin ends, the link waits for further complete batches, because tasks that are woken
+    /// together share the system calls of their next batches.
     const LOOKS_THAT_FIND_SOME: u32;
     /// The value of [`Fabric::waits_for_reads`](fusee_core::verbs::Fabric::waits_for_reads).
     const WAITS_FOR_READS: bool;
@@ -101,8 +101,8 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// Takes all answers that have arrived, with or without an event. Returns whether there were any.
     fn look(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
-    /// Makes sure that later answers cause an event, and takes the answers that have already arrived. Returns
-    /// whether there were any.
+    /// Makes sure that later answers cause an event, and takes the answers that have already arrived. Returns whether
+    /// any answers had arrived.
     fn arm(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
     /// Ends the connection so that no verb in flight executes later. Passes the slot of every unanswered part to

@@ -166,7 +166,7 @@ impl<L: FabricLink> Driver<L> {
         self.tls.replace(Some(tls.clone()));
     }
 
-    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
+    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }

@@ -97,7 +97,7 @@ impl ShmFabric {
         }
     }
 
-    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
+    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
@@ -294,8 +294,8 @@ fn call(
     }
 }
 
-/// Checks whether a memory node lets this process in: a trusted user listens at the socket, and the node proves its
-/// key. Opens no session.
+/// Checks whether a memory node accepts this process as a client: a trusted user listens at the socket, and the node
+/// proves its key. Opens no session.
 pub(crate) fn check_socket_access(
     key: &NodeKey,
     path: &Path,

@@ -19,9 +19,9 @@ use super::gate::{Gate, GateShutReason};
 use super::peer::Peer;
 use crate::sync::{Mutex, MutexGuard, Patience};
 
-/// The time in which a process has to say goodbye after it was told of a fence. Then it is killed. The time is the
-/// usual length of a lease: a process that is only starved gets to run within it. A stopped process delays the fence by
-/// about as much again as the expiry of its lease has delayed it.
+/// The time in which a process has to say goodbye after it was told of a fence. After this time the process is killed.
+/// The time is the usual length of a lease, in which even a starved process gets to run. A stopped process delays the
+/// fence by this time, in addition to the time for which its lease had to expire.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
 /// A session's access to the pool. The kind of access decides how the session is fenced.

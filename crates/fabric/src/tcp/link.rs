@@ -366,8 +366,8 @@ impl TcpBatchPart {
                 let into = buf.part(piece.start, piece.len);
                 memory[into.range()].copy_from_slice(results.data(piece.len)?);
             }
-            // The verbs of an awaited batch fail only together, when the link ends. So all earlier pieces have
-            // succeeded.
+            // The verbs of an awaited batch fail only together, when the link ends. So all earlier pieces of this verb
+            // have succeeded.
             if is_for(verb, node) && piece.start + piece.len == length(&verb.op) {
                 verb.result = Ok(());
             }

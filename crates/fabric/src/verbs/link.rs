@@ -428,7 +428,8 @@ impl driver::FabricLink for VerbsLink {
     }
 }
 
-/// Returns the offset in the arena of the filler for a fragment, if the fragment fetches at least a word.
+/// Returns the offset in the arena of the filler (a random word that the result overwrites) for a fragment, if the
+/// fragment fetches at least a word.
 fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
     match op {
         VerbOp::Write { .. } => None,
@@ -439,8 +440,8 @@ fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
 }
 
 impl Fragment {
-    /// Returns whether a fragment's result has not arrived, because the filler is still in its place. For a batch whose
-    /// future was dropped the result does not matter, so the answer is false.
+    /// Returns whether a fragment's result has not arrived, because the filler (a random word) is still at the place of
+    /// the result. If the batch's future was dropped, the result does not matter, and the answer is false.
     fn is_unfetched(
         &self,
         requester: &Requester,

@@ -206,8 +206,8 @@ fn reads_pass_writes_without_fences() {
     reads_stay_behind_writes();
 }
 
-/// Does as the store does: WRITEs an object, then CASes its address into a slot. A session that READs the address
-/// must READ the object.
+/// WRITEs an object, then CASes its address into a slot, as the store does. A session that READs the address must READ
+/// the object.
 fn a_cas_publishes() {
     let (seen, tally) = tallies();
     loom::model(move || {

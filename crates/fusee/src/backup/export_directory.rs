@@ -69,8 +69,8 @@ pub fn next_number(directory: &Path, cluster: u64) -> io::Result<u32> {
     Ok(numbers.max().unwrap_or(0).saturating_add(1))
 }
 
-/// Removes all exports of a cluster except the `kept` newest ones. `made`, the latest export, is one of these. Returns
-/// the removed files.
+/// Removes all exports of a cluster except the `kept` newest ones. The latest export, `made`, counts as one of the kept
+/// exports. Returns the removed files.
 pub fn keep_newest(
     directory: &Path,
     cluster: u64,

@@ -21,7 +21,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Returns a failure if other machines can reach one of these addresses. Servers without a secret call this.
+/// Returns a failure if other machines can reach one of these addresses, for servers without a secret.
 fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     let is_open = |address: &&str| {
         // An address that does not resolve passes here. It is reported when the server listens.

@@ -139,7 +139,7 @@ impl UpArgs {
         rules.chain(config).chain([http]).collect()
     }
 
-    /// Returns the port of the page. It is the same in each run if that port is free.
+    /// Returns the port of the status page. The page has the same port in each run if that port is free.
     fn http_port(&self) -> u16 {
         let beside = self.port.checked_add(HTTP_ABOVE).filter(|_| self.port > 0);
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();

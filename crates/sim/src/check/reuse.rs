@@ -190,8 +190,8 @@ impl ReuseCheck {
         self.began(job, 0);
     }
 
-    /// Notes that an operation of this local epoch ended. The caller does not know which operation it was, so the
-    /// oldest one is removed: then no ended operation counts as running.
+    /// Notes that an operation of this local epoch ended. The caller does not know which operation ended, so the oldest
+    /// running one of this local epoch is removed. So no ended operation counts as running.
     pub fn ended(&mut self, client: ClientId, local_epoch: u64) {
         let Some(running) = self.running.get_mut(&client) else { return };
         if let Some(since) = running.get_mut(&local_epoch).filter(|since| !since.is_empty()) {

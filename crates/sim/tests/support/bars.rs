@@ -272,7 +272,7 @@ fn bars_wait_for_leases(seed: u64) {
     });
 }
 
-/// A master that hears fewer than half of the members grants no lease.
+/// A master that receives messages from fewer than half of the members grants no lease.
 fn leases_rest_on_a_majority(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;

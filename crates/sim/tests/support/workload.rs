@@ -253,7 +253,7 @@ impl StepWorkload {
         operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
     }
 
-    /// Returns the bytes of a value: the number that identifies the value, and a filler of random length.
+    /// Returns the bytes of a value: the number that identifies the value, and padding of random length.
     fn encode(&self, value: HistoryValue) -> Vec<u8> {
         let filler = self.rng.pick(self.fillers.get());
         let mut bytes = value.to_le_bytes().to_vec();

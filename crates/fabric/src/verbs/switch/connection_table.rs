@@ -249,8 +249,8 @@ impl RoceConnectionTable {
         let known = RoceConnection {
             client,
             flow,
-            // Names are random. If two nodes have the same number here, READs can be steered wrongly, which is
-            // allowed.
+            // Names of nodes are random. If two nodes have the same number in this table, READs can be steered wrongly,
+            // which is allowed.
             node: MnId(welcome.node as u16),
             base: welcome.base,
             pool_bytes: welcome.pool_bytes,

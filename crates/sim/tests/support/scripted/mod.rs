@@ -405,8 +405,8 @@ impl ScriptedCluster {
         ScriptedCluster { cluster, sessions: Cell::new(0) }
     }
 
-    /// Opens a session with its script. Objects of [`VALUE`] get these blocks of region 0. `marked` is what the session
-    /// knows about their bitmaps.
+    /// Opens a session with its script. The session gets these blocks of region 0 for objects of [`VALUE`]. `marked` is
+    /// what the session knows about the blocks' bitmaps.
     pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (ScriptedStore, Rc<HostScript>) {
         let class = Object::class(KEY_BYTES, VALUE.len()).expect("there is such a class");
         self.open_for(class, blocks, marked)
