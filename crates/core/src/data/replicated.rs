@@ -110,7 +110,7 @@ pub(super) fn may_be_incomplete() -> bool {
 }
 
 /// See [`Fetch::of_key`].
-#[inline]
+#[inline(always)]
 pub(super) fn fetched(
     batch: &VerbBatch,
     read: Ticket,

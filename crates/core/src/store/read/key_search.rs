@@ -86,7 +86,15 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
     pub(super) async fn run(&mut self, hint: Option<Hint>) -> Result<Option<LocatedPair>, Error> {
         loop {
             self.op.await_readable(self.key).await?;
-            let SearchAttempt::Done(found) = self.attempt(hint).await? else { continue };
+            let times = self.op.store.silent.times();
+            // As in `attempt`, without one more future on the way of every search.
+            let found = match self.by_view(hint).await {
+                Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
+                    self.read_elsewhere(node, times, error).await?;
+                    continue;
+                }
+                found => found?,
+            };
             let counts = if self.from_backups {
                 self.op.is_vouched_for_backups().await?
             } else {
@@ -128,23 +136,31 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
     async fn by_hint(&mut self, target: HintTarget) -> Result<Option<LocatedPair>, Error> {
         let shown_on = target.slot.node;
         let op = &mut *self.op;
-        let lookup = if target.hint.is_doubted() && target.is_beside_its_slot() {
+        let mut lookup = if target.hint.is_doubted() && target.is_beside_its_slot() {
             Lookup::of_switch(&target, &mut op.batch)
         } else {
             Lookup::of_hint(&target, op.store, &op.view, &mut op.batch)
         };
-        op.phase().await;
-        let mut result = self.advance(lookup)?;
-        if let LookupResult::Follow(shown) = result {
-            self.op.batch.next_phase();
-            let Some(lookup) = Lookup::of_word(self.op, shown, shown_on) else { return Ok(None) };
+        loop {
             self.op.phase().await;
-            result = self.advance(lookup)?;
+            match self.advance(lookup)? {
+                LookupResult::Found(LocatedPair { place, value }) => {
+                    let place = Hint { seen: self.op.seen(), ..place };
+                    return Ok(Some(LocatedPair { place, value }));
+                }
+                // At most once: the lookup of a word leads no further.
+                LookupResult::Follow(shown) => {
+                    self.op.batch.next_phase();
+                    let next = Lookup::of_word(self.op, shown, shown_on);
+                    let Some(next) = next else { return Ok(None) };
+                    lookup = next;
+                }
+                LookupResult::OtherKey | LookupResult::Unproved(_) => return Ok(None),
+            }
         }
-        let LookupResult::Found(LocatedPair { place, value }) = result else { return Ok(None) };
-        Ok(Some(LocatedPair { place: Hint { seen: self.op.seen(), ..place }, value }))
     }
 
+    #[inline(always)]
     fn advance(&mut self, lookup: Lookup) -> Result<LookupResult, Error> {
         let op = &mut *self.op;
         let result = lookup.advance(self.key, op.store, &op.view, &mut op.batch);
@@ -197,7 +213,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
     /// Reads the buckets of the key, and the objects of the slots that possibly refer to it.
     async fn look_at_index(&mut self) -> Result<IndexLook, Error> {
         let Some(slots) = self.read_slots().await? else { return Ok(IndexLook::AwaitsChange) };
-        let mut candidates = self.post_candidates(slots);
+        let mut candidates = self.post_candidates(&slots);
         if !candidates.lookups.is_empty() {
             self.op.phase().await;
         }
@@ -256,8 +272,10 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
     }
 
     /// Posts the READs for the objects of the slots that possibly refer to the key.
-    fn post_candidates(&mut self, slots: ShownSlots) -> IndexCandidates {
+    #[inline]
+    fn post_candidates(&mut self, slots: &ShownSlots) -> IndexCandidates {
         let ShownSlots { words, shown_on, seen } = slots;
+        let (shown_on, seen) = (*shown_on, *seen);
         let mut candidates = IndexCandidates {
             shown_on,
             lookups: ArrayVec::new(),

@@ -88,7 +88,8 @@ impl Lookup {
     }
 
     /// Evaluates the READs, after their phase was executed.
-    #[inline]
+    // Always inlined: the results are large, and their callers take them apart at once.
+    #[inline(always)]
     pub fn advance<F: Fabric, H: Host>(
         self,
         key: Key<'_>,
@@ -107,11 +108,7 @@ impl Lookup {
             Lookup::Switch { at, slot, object } => {
                 let word = slot_word(batch, slot)?;
                 let shown = Hint { slot: at, word, seen: HintTrust::Unverified };
-                let next = followed(shown, key);
-                let LookupResult::Follow(_) = next else { return Ok(next) };
-                let value = object.value(shown, key, store, view, batch)?;
-                Ok(value
-                    .map_or(next, |value| LookupResult::Found(LocatedPair { place: shown, value })))
+                steered(object, shown, key, store, view, batch)
             }
             Lookup::Word { shown, object } => checked(object, shown, key, batch),
         }
@@ -132,8 +129,24 @@ fn followed(shown: Hint, key: Key<'_>) -> LookupResult {
     if may_hold(shown.word, key) { LookupResult::Follow(shown) } else { LookupResult::OtherKey }
 }
 
+/// Checks what a steered READ has brought, beside a slot that shows this word.
+#[cold]
+fn steered<F: Fabric, H: Host>(
+    object: SteeredRead,
+    shown: Hint,
+    key: Key<'_>,
+    store: &Store<F, H>,
+    view: &View,
+    batch: &VerbBatch,
+) -> Result<LookupResult, FailedVerb> {
+    let next = followed(shown, key);
+    let LookupResult::Follow(_) = next else { return Ok(next) };
+    let value = object.value(shown, key, store, view, batch)?;
+    Ok(value.map_or(next, |value| LookupResult::Found(LocatedPair { place: shown, value })))
+}
+
 /// Returns the result for an object that was read: whether it is the key's.
-#[inline]
+#[inline(always)]
 fn checked(
     object: Fetch,
     place: Hint,
