@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The longest text of an event, in bytes; longer texts are cut off.
+/// The longest text of an event, in bytes. Longer texts are cut off.
 pub const MAX_TEXT_BYTES: usize = 500;
-/// Limit of events in one answer. A reader that wants more asks again.
+/// Limit of events in one answer. For more events, the reader asks again.
 pub const MAX_TOLD: usize = 256;
 
 /// The importance of an event.
@@ -89,10 +89,10 @@ pub struct ClusterEvent {
     pub serial: u64,
     /// The time of the event in milliseconds since 1970, by the master's clock.
     pub at_ms: u64,
-    /// The importance.
+    /// The importance of the event.
     pub level: Level,
-    /// The subject.
+    /// The subject of the event.
     pub topic: Topic,
-    /// The text: what happened and why. At most [`MAX_TEXT_BYTES`] long.
+    /// A text that says what happened and why; at most [`MAX_TEXT_BYTES`] long.
     pub text: String,
 }

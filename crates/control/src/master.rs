@@ -14,9 +14,9 @@ use crate::node::{BlockId, MemberBars};
 /// A block that a session has left or handed on, and that other sessions can continue to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
-    /// The block.
+    /// The orphaned block.
     pub block: BlockId,
-    /// The owner that the block tables name.
+    /// The client that the block tables name as the block's owner.
     pub owner: ClientId,
     /// The size class of the block's objects.
     pub class: SizeClass,
@@ -30,7 +30,7 @@ pub struct Orphan {
 /// operation begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterEpochs {
-    /// The newest epoch.
+    /// The newest epoch of the cluster.
     pub newest: u64,
     /// An epoch before which all operations have ended, in all sessions.
     pub passed: u64,
@@ -43,7 +43,7 @@ pub struct ClusterEpochs {
 /// are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionHeartbeat {
-    /// The session.
+    /// The session's id.
     pub client: ClientId,
     /// The number of a view: no operation of the session runs that began under an older view, and none will begin.
     pub pinned_by: u64,
@@ -64,7 +64,7 @@ pub struct SessionHeartbeat {
     pub stirs: bool,
 }
 
-/// The identification of one answer of a master to a memory node.
+/// Identifies one answer of a master to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterReplyId {
     /// The master's id, a random number that is new with each start.
@@ -141,7 +141,7 @@ pub enum MasterRequest {
         client: ClientId,
         /// The session's number of this request, from 1. The next one is sent only after this one was answered.
         serial: u64,
-        /// The blocks.
+        /// The session's blocks that become orphaned blocks.
         orphans: Vec<Orphan>,
         /// Those of the blocks in which the session has just seen objects in use. Such blocks are useless to sessions
         /// that need another size class.
@@ -178,13 +178,13 @@ pub enum MasterRequest {
     },
     /// Reports a memory node that does not answer a session, so that the master checks that node. Answer: `Done`.
     Unreachable {
-        /// The node.
+        /// The memory node that the session reports.
         node: MnId,
     },
     /// Reports that a client found no free slot in a subtable. The master splits the subtable, which a newer view will
     /// show. Answer: `Done`; `TooDeep`; or `Refused`, if a split is impossible.
     Split {
-        /// The subtable.
+        /// The number of the full subtable.
         subtable: u32,
         /// The number of the view in which the subtable was full.
         view: u64,
@@ -199,13 +199,13 @@ pub enum MasterRequest {
         view: u64,
         /// The redundancy of the objects for which there is no room.
         redundancy: Redundancy,
-        /// The call that the session waits for ([`MasterReply::Called`]); 0 for none.
+        /// The number of the call for memory that the session waits for ([`MasterReply::Called`]); 0 for none.
         call: u64,
     },
     /// Drains a memory node: its replicas move to other nodes, and then the cluster goes on without it. A repetition
     /// changes nothing. Answer: `Done`, or `Refused` with advice.
     Drain {
-        /// The node.
+        /// The memory node to drain.
         node: MnId,
         /// Whether to stop draining: the node then remains a member with what it still holds.
         cancel: bool,
@@ -215,9 +215,9 @@ pub enum MasterRequest {
     Alive {
         /// The node's identity.
         identity: u64,
-        /// The identification of the last answer that the node has received.
+        /// The identification of the last answer of a master that the node has received.
         heard: Option<MasterReplyId>,
-        /// The bars of the node, read after it received that answer.
+        /// The bars of the node, read after it received that answer of the master.
         bars: MemberBars,
     },
     /// Asks for the view, if there is a newer one. Answer: `View` or `NotReady`.
@@ -228,7 +228,7 @@ pub enum MasterRequest {
     /// Asks for a piece of a view that is too long for one message ([`view_pieces`](crate::view_pieces)). Answer:
     /// `ViewPiece` or `NotReady`.
     ViewPiece {
-        /// The number of the view.
+        /// The number of the view that is fetched in pieces.
         number: u64,
         /// The offset of the piece's first byte in the encoded view.
         from: u64,
@@ -281,9 +281,9 @@ pub enum MasterReply {
         /// The newest view, if the process does not have it yet: either the whole view, or its difference from the view
         /// that the process has.
         view: Option<ViewUpdate>,
-        /// Those of the sessions that are fenced. They must not be used any more.
+        /// Those of the process's sessions that are fenced. The process must not use them any more.
         expelled: Vec<ClientId>,
-        /// The epochs.
+        /// The newest epoch, and the epoch before which all operations have ended.
         epochs: ClusterEpochs,
         /// The newest epoch when the heartbeat arrived. All operations that had begun before the heartbeat was sent
         /// belong to this epoch or to earlier ones.
@@ -324,13 +324,13 @@ pub enum MasterReply {
     View(Option<View>),
     /// The answer to `ViewPiece`: a piece of the requested view, or the first piece of a newer one.
     ViewPiece {
-        /// The number of the view.
+        /// The number of the view that is sent in pieces.
         number: u64,
         /// The offset of the piece's first byte in the encoded view.
         from: u64,
         /// Length of the whole encoded view, in bytes.
         total: u64,
-        /// The bytes of the piece.
+        /// The piece: a part of the encoded view.
         bytes: Vec<u8>,
     },
     /// The answer to `Status`.
@@ -346,7 +346,7 @@ pub enum MasterReply {
         /// or the store was replaced.
         newest: u64,
     },
-    /// The request has been carried out, by this message or an earlier one.
+    /// The request has been carried out, by this message or by an earlier repetition of it.
     Done,
     /// The cluster is still forming. The sender should ask again.
     NotReady {
@@ -357,7 +357,7 @@ pub enum MasterReply {
     },
     /// An answer to `MoreRoom`: the master has called on other sessions to hand on memory.
     Called {
-        /// The number of the call, which the next request contains.
+        /// The number of the call for memory, which the session's next request contains.
         call: u64,
     },
     /// An answer to `MoreRoom`: as `Refused`, and in addition no session that the master called on has handed on
@@ -369,18 +369,18 @@ pub enum MasterReply {
     /// An answer to `MoreRoom`: no region is added until there is a memory node for the missing replicas. To ask again
     /// at once is useless.
     Degraded {
-        /// The replicas that are missing, and advice.
+        /// A text that names the missing replicas, and gives advice.
         reason: String,
     },
     /// The request is refused.
     Refused {
-        /// The reason, and advice.
+        /// A text that gives the reason for the refusal, and advice.
         reason: String,
     },
     /// This master stands by: another master leads, or will soon lead. The request had no effect that any process has
     /// seen.
     NotLeader {
-        /// Host and port of the leading master, if this one knows it.
+        /// Host and port of the leading master, if the master that answers knows it.
         leader: Option<String>,
     },
 }
@@ -445,7 +445,7 @@ pub struct Status {
     /// The number of regions of replicated values for which there is room now, up to the number that is added at a
     /// time.
     pub more_regions: u64,
-    /// The reason why no region could be added, if so.
+    /// The reason why no region of replicated values can be added now; `None` if one can be.
     pub no_region: Option<String>,
 }
 
@@ -467,9 +467,9 @@ pub struct ScrubStatus {
 /// The clients that may own blocks, and the blocks that ended sessions have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockOwners {
-    /// The open sessions, ordered by id.
+    /// The ids of the open sessions, in ascending order.
     pub open: Vec<ClientId>,
-    /// The sessions that have expired and are not recovered yet, ordered by id.
+    /// The ids of the sessions that have expired and are not recovered yet, in ascending order.
     pub expired: Vec<ClientId>,
     /// The first client id that has not been used yet.
     pub unused_from: ClientId,
@@ -490,7 +490,7 @@ pub enum MemberState {
     Draining,
     /// The node has been drained, and the cluster goes on without it.
     Drained,
-    /// The cluster goes on without the node, or would do so if it could.
+    /// The node has failed. The cluster goes on without the node, or will do so when it can.
     Lost,
 }
 
@@ -509,38 +509,38 @@ pub struct MemberStatus {
 /// once for all clients that are recovered together; here, each of these clients has their whole duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
-    /// Time to fence the client once more, on all memory nodes.
+    /// Time to fence the dead client once more, on all memory nodes.
     pub reconnect_us: u64,
-    /// Time to ask for the client's blocks.
+    /// Time to ask the memory nodes for the dead client's blocks.
     pub metadata_us: u64,
     /// Time to read the client's logs, and to complete or withdraw the writes that they show as unfinished.
     pub log_us: u64,
     /// Time to make the replicas of the block tables equal.
     pub repair_us: u64,
-    /// Time to free the blocks that the client never used.
+    /// Time to free the blocks that the dead client never used.
     pub free_lists_us: u64,
 }
 
 /// The recovery of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecovery {
-    /// The client.
+    /// The id of the dead client.
     pub client: ClientId,
     /// Number of the client's blocks.
     pub blocks: u64,
-    /// Number of those blocks that were freed.
+    /// Number of the client's blocks that were freed.
     pub freed: u64,
-    /// Number of those blocks that have become orphaned blocks, because they have unused objects.
+    /// Number of the client's blocks that have become orphaned blocks, because they have unused objects.
     pub orphans: u64,
     /// Number of objects in the client's logs.
     pub walked: u64,
-    /// Number of writes that were completed.
+    /// Number of the client's writes that recovery completed.
     pub committed: u64,
-    /// Number of writes that were withdrawn.
+    /// Number of the client's writes that recovery withdrew.
     pub withdrawn: u64,
     /// Number of slots and objects in a state that no correct client leaves.
     pub strange: u64,
-    /// Durations of the parts.
+    /// Durations of the parts of the recovery.
     pub times: RecoveryTimes,
 }
 
@@ -549,7 +549,7 @@ pub struct ClientRecovery {
 pub struct Reconfiguration {
     /// The memory nodes that were lost.
     pub lost: Vec<MnId>,
-    /// Number of subtables that the change concerns.
+    /// Number of subtables that the change of the view concerns.
     pub subtables: u64,
     /// Number of replicas that were added, of subtables and of regions.
     pub joined: u64,

@@ -16,7 +16,7 @@ pub enum Extent {
     Region {
         /// The number of the region.
         region: u32,
-        /// Whether this node is the region's primary, which hands out the region's blocks.
+        /// Whether this node is the region's primary and hands out the region's blocks.
         primary: bool,
     },
     /// A replica of an index subtable. It is all zeros at first.
@@ -45,7 +45,7 @@ pub struct Bar {
     pub view: u64,
 }
 
-/// All bars that one member has set.
+/// All bars in one member's pool header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberBars {
     /// A number that grows with every change of the bars, and so tells which of two answers is the later one.
@@ -78,26 +78,26 @@ pub enum NodeRequest {
     /// client may own a block here. A repetition, or a late request of an earlier attempt, changes nothing. Answer:
     /// `Done`.
     Format {
-        /// The cluster. A node belongs to only one cluster until it ends.
+        /// The cluster that is being formed. A node belongs to only one cluster until the node's process ends.
         cluster: ClusterId,
         /// The number of the attempt to form the cluster, which grows with every attempt.
         attempt: u64,
     },
     /// Reserves a zeroed extent. A repetition returns the same offset. Answer: `Reserved`.
     Reserve {
-        /// As in the preceding `Format`.
+        /// The cluster, as in the preceding `Format`.
         cluster: ClusterId,
-        /// As in the preceding `Format`.
+        /// The number of the attempt to form the cluster, as in the preceding `Format`.
         attempt: u64,
         /// The number of the view for which the extent is reserved; 0 while the cluster forms.
         view: u64,
-        /// The use of the extent.
+        /// The region or subtable for which the extent is reserved.
         extent: Extent,
         /// Length of the extent, in bytes.
         bytes: u64,
         /// Size of a block, in bytes, if the extent is a region.
         block_bytes: u64,
-        /// The redundancy of the objects, if the extent is a region.
+        /// The redundancy of the region's objects, if the extent is a region.
         redundancy: Redundancy,
     },
     /// ALLOC (P §4.4): gives the client a free block of a region whose primary this node is. Not idempotent: if the
@@ -118,11 +118,11 @@ pub enum NodeRequest {
     /// Records the owner of a block in a region whose backup this node is, or a new owner in any region. The table must
     /// name `from` (`NOBODY` for a free block) as the owner before, or `to` already. Answer: `Done`.
     SetOwner {
-        /// The block.
+        /// The block that gets another owner.
         block: BlockId,
-        /// The owner before.
+        /// The owner of the block before this request.
         from: ClientId,
-        /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
+        /// The owner of the block after this request; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
         /// Whether to refuse if `from` has been fenced and may still be recovered, because its recovery relies on its
         /// blocks.
@@ -136,13 +136,13 @@ pub enum NodeRequest {
     /// because the node refuses them if they arrive later. So a request that the session has given up cannot take
     /// effect after later ones. Answer: that to the request.
     InTurn {
-        /// The session.
+        /// The session's id.
         client: ClientId,
         /// The session's number of this request.
         turn: u64,
-        /// A bound below which all of the session's request numbers have ended.
+        /// A bound of request numbers: all of the session's requests with smaller numbers have ended.
         ended: u64,
-        /// The request.
+        /// The request about blocks that the session makes.
         request: BlockRequest,
     },
     /// A request of a job of the master. A repairer runs jobs with growing numbers. The node refuses the requests of a
@@ -151,25 +151,25 @@ pub enum NodeRequest {
     OfJob {
         /// The session under which the job runs.
         repairer: ClientId,
-        /// The number of the job.
+        /// The number of the master's job.
         job: u64,
-        /// The request.
+        /// The request that the job makes.
         request: JobRequest,
     },
     /// Asks for the blocks that clients own here, in all regions of which this node has a replica. Answer: `Blocks`.
     BlocksOf {
-        /// The clients; at most [`MAX_CLIENTS`].
+        /// The clients whose blocks are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
     /// Asks for the owners of all blocks of a region. Answer: `Owners`.
     OwnersOf {
-        /// The region.
+        /// The number of the region.
         region: u32,
     },
     /// Fences clients for good: once this is answered, none of their verbs executes any more, on any fabric of this
     /// node. Answer: `Done`.
     Fence {
-        /// The clients; at most [`MAX_CLIENTS`].
+        /// The clients to fence; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
     /// Asks for the use of the pool. Answer: `Usage`.
@@ -187,7 +187,7 @@ pub enum NodeRequest {
     /// of the node's pool shows the bar before this is answered. Answer: `Barred`; or `Refused`, if the node is at a
     /// later view, has fenced the session, or has had an answer of a master less than a lease ago.
     Bar {
-        /// The session.
+        /// The session's id.
         client: ClientId,
         /// The member that does not answer.
         node: MnId,
@@ -205,7 +205,7 @@ pub enum NodeRequest {
     /// Tells which clients below a bound are alive. All other clients below the bound have ended, so the node need not
     /// remember them one by one. That stays true, so this request can arrive late. Answer: `Done`.
     Living {
-        /// The living clients and the bound.
+        /// The living clients, and the bound below which all other clients have ended.
         living: LiveClients,
     },
 }
@@ -227,11 +227,11 @@ pub enum BlockRequest {
     },
     /// Like [`NodeRequest::SetOwner`].
     SetOwner {
-        /// The block.
+        /// The block that gets another owner.
         block: BlockId,
-        /// The owner before.
+        /// The owner of the block before this request.
         from: ClientId,
-        /// The owner from now on.
+        /// The owner of the block after this request.
         to: ClientId,
         /// Whether to refuse if `from` has been fenced.
         unless_fenced: bool,
@@ -243,7 +243,7 @@ pub enum BlockRequest {
 }
 
 impl BlockRequest {
-    /// Converts the request into one of this session without a number.
+    /// Converts the request into a [`NodeRequest`] of this session, without a request number.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
             BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of } => {
@@ -262,20 +262,20 @@ impl BlockRequest {
 /// the answer wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
-    /// Like [`NodeRequest::BlocksOf`].
+    /// Asks for blocks, like [`NodeRequest::BlocksOf`].
     BlocksOf {
-        /// The clients; at most [`MAX_CLIENTS`].
+        /// The clients whose blocks are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// Like [`NodeRequest::OwnersOf`].
+    /// Asks for the owners of a region's blocks, like [`NodeRequest::OwnersOf`].
     OwnersOf {
-        /// The region.
+        /// The number of the region.
         region: u32,
     },
     /// Sets the owners of all blocks of a region whose primary is another node, as another replica has them. Used for a
     /// new replica before the view contains it. Answer: `Done`.
     SetOwners {
-        /// The region.
+        /// The number of the region.
         region: u32,
         /// The owner of every block, in order; `NOBODY` for a free block.
         owners: Vec<ClientId>,
@@ -283,16 +283,16 @@ pub enum JobRequest {
     /// Undoes the incomplete takeover of a block by a fenced client: the block belongs to its earlier owner again,
     /// whether that client is fenced or not. Answer: `Done`.
     TakeBack {
-        /// The block.
+        /// The block whose owner in this node's table is wrong.
         block: BlockId,
         /// The fenced client, which this node's table names as the owner.
         from: ClientId,
-        /// The owner that other replicas name; `NOBODY` frees the block.
+        /// The client that other replicas of the block table name as the owner; `NOBODY` frees the block.
         to: ClientId,
     },
     /// Returns a block that a dead client never used to the pool. Answer: `Done`.
     Free {
-        /// The block.
+        /// The block to free.
         block: BlockId,
         /// The dead client.
         from: ClientId,
@@ -303,14 +303,14 @@ pub enum JobRequest {
         /// The regions. A region that was reserved for a later view is skipped, because this request is then a late
         /// one.
         regions: Vec<u32>,
-        /// The number of the view in which the node is their primary.
+        /// The number of the view in which the node is the primary of these regions.
         view: u64,
     },
     /// Frees an extent that no view contains, and that no process reads or writes any more. It is zeroed before it is
     /// reserved again. An extent that was reserved for a later view stays, because this request is then a late one.
     /// Answer: `Done`, even if there is no such extent.
     Release {
-        /// The extent; its field `primary` is ignored.
+        /// The extent to give back; its field `primary` is ignored.
         extent: Extent,
         /// The number of a view that does not contain the extent any more.
         view: u64,
@@ -340,16 +340,16 @@ pub struct Usage {
     pub pool_bytes: u64,
     /// Bytes that are reserved for regions and subtables.
     pub reserved_bytes: u64,
-    /// Number of blocks in the regions whose primary the node is.
+    /// Number of blocks in the regions of which this node is the primary.
     pub primary_blocks: u64,
-    /// Number of those blocks that have an owner.
+    /// Number of blocks that have an owner, among the blocks in `primary_blocks`.
     pub primary_blocks_owned: u64,
     /// Bytes of subtables, and of blocks that have an owner. Objects in these blocks may be free.
     pub used_bytes: u64,
     /// Number of blocks that writes can still get from the regions whose primary the node is. Free blocks that are kept
     /// for DELETEs are not counted.
     pub free_blocks: u64,
-    /// Number of sessions that are attached now.
+    /// Number of sessions that are attached now, by fabric.
     pub attached: AttachedSessions,
     /// Number of requests over TCP since the node started. A request is a part of a session's batch.
     pub tcp_requests: u64,
@@ -389,7 +389,7 @@ pub enum NodeReply {
     },
     /// The answer to `Alloc`.
     Allocated {
-        /// The block. This node's table names the client as its owner now.
+        /// The allocated block. This node's table names the client as its owner now.
         block: BlockId,
     },
     /// The answer to `OwnersOf`: the owner of every block, in order.
@@ -398,7 +398,7 @@ pub enum NodeReply {
     Blocks(Vec<(BlockId, ClientId)>),
     /// The answer to `Usage`.
     Usage(Usage),
-    /// The answer to `Bar`: the node bars the member.
+    /// The answer to `Bar`: the node has a bar against the member that the session named.
     Barred {
         /// The longest lease that a master has ever told this node, in milliseconds; 0 if there was none. Sessions may
         /// have a valid lease until that time has passed.
@@ -406,7 +406,7 @@ pub enum NodeReply {
     },
     /// The answer to `StandAt` and `Unbar`.
     Bars(MemberBars),
-    /// The request has been carried out, by this message or an earlier one.
+    /// The request has been carried out, by this message or by an earlier repetition of it.
     Done,
     /// The request is refused.
     Refused(NodeRefusal),
@@ -423,7 +423,7 @@ pub enum NodeRefusal {
         /// The length of the longest free part of the pool, in bytes.
         free_bytes: u64,
     },
-    /// All blocks of the regions whose primary the node is have owners.
+    /// All blocks of the regions of which the node is the primary have owners.
     #[error("no free block")]
     NoFreeBlock,
     /// The block table names another owner.
@@ -435,13 +435,13 @@ pub enum NodeRefusal {
     /// This node has no such region or block.
     #[error("unknown block {block:?}")]
     UnknownBlock {
-        /// The block.
+        /// The block that the request names.
         block: BlockId,
     },
     /// The client has been fenced.
     #[error("{client} has been fenced")]
     Fenced {
-        /// The client.
+        /// The client's id.
         client: ClientId,
     },
     /// The session or job has given this request up: a later request of it was answered before this one arrived.
@@ -465,7 +465,7 @@ pub enum NodeRefusal {
     /// The numbers in the request are impossible.
     #[error("bad request: {what}")]
     BadRequest {
-        /// The reason.
+        /// A text that names the impossible number.
         what: String,
     },
 }

@@ -26,7 +26,7 @@ const MAX_VIEW_BYTES: u64 = 2 << 30;
 /// contain.
 const FEW_PARTS: usize = 1 << 14;
 
-/// Returns whether a view is sent in pieces.
+/// Returns whether a view is so long that it is sent in pieces.
 pub fn is_long(view: &View) -> bool {
     view.directory.len() + view.subtables.len() + view.regions.len() > FEW_PARTS
 }
@@ -110,16 +110,16 @@ pub struct ViewAssembler {
     begun_anew: u32,
 }
 
-/// Limit of times that a newer view replaces the one that is being fetched.
+/// Limit of the number of times that a newer view replaces the view that is being fetched.
 const MAX_ANEW: u32 = 100;
 
 impl ViewAssembler {
-    /// Begins to fetch the view of this number, or a later one.
+    /// Begins to fetch the view of this number, or a later view.
     pub fn new(number: u64) -> ViewAssembler {
         ViewAssembler { number, bytes: Vec::new(), begun_anew: 0 }
     }
 
-    /// Returns the next request.
+    /// Returns the request for the next piece.
     pub fn request(&self) -> MasterRequest {
         MasterRequest::ViewPiece { number: self.number, from: self.bytes.len() as u64 }
     }
@@ -281,7 +281,7 @@ mod tests {
                 assert_eq!(stub, is_left_out.then_some((7, view.cluster)));
             }
         }
-        // The parts of a change are counted, too.
+        // The parts of a view change count towards the length of a view, too.
         for (lost, is_left_out) in [(64, false), (FEW_PARTS as u32 + 1, true)] {
             let change = ViewChange {
                 stage: ChangeStage::Frozen,

@@ -135,7 +135,7 @@ fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Returns whether the other end closes the connection without sending anything.
+/// Returns whether the other end of a connection closes it without sending anything.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut said = Vec::new();
     let ended = stream.read_to_end(&mut said);
@@ -196,7 +196,7 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
     again.write_all(&proof).unwrap();
     assert!(is_closed(again));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    // Two hellos of a client have different nonces, too.
+    // Two hellos of one client have different nonces, too.
     let [other, _, _] = recorded(&secret, &mut dial());
     assert_eq!(other[..8], hello[..8]);
     assert_ne!(other[8..], hello[8..], "the nonces of a client differ");

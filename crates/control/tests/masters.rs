@@ -170,7 +170,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     let silent = Fake::start(&runtime, BREAK, None);
     let leads = Fake::start(&runtime, LEAD, None);
     let client = client(&runtime, &[&silent.addr, &leads.addr]);
-    // This deadline is long enough to open a connection.
+    // The deadline is long enough to open a connection, but not to wait for the answer.
     let hurried = client.with_deadline(Duration::from_secs(2));
     let timed_out = hurried.call_blocking(MasterRequest::Open);
     assert_eq!(timed_out, Err(RpcError::TimedOut { addr: silent.addr.clone() }));
@@ -178,7 +178,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((silent.asked(), leads.asked()), (1, 1));
 
-    // The same is true if the connection breaks while the request runs.
+    // The client does not repeat a request, either, if the connection breaks while the request runs.
     leads.role.store(BREAK, Ordering::SeqCst);
     let calling = std::thread::spawn({
         let client = client.clone();

@@ -68,7 +68,7 @@ fn calls_are_answered_each_once_and_concurrently() {
     let runtime = runtime();
     let (server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr);
-    // These are more calls than the server handles at a time on one connection.
+    // There are more calls than the server handles at a time on one connection.
     let mut seen: Vec<u64> = runtime.block_on(async {
         let calls = (0..300).map(|_| client.call(NodeRequest::Usage));
         let replies = futures_util::future::join_all(calls).await;

@@ -256,7 +256,7 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     for _ in 0..10 {
         let mut stream = greet(&addr);
         stream.write_all(&(8u32 << 20).to_be_bytes()).unwrap();
-        // The write may fail, because the server may close the connection before.
+        // The client's write is allowed to fail, because the server may close the connection before.
         drop(stream.write_all(&vec![0; 700_000]));
         half.push(stream);
     }

@@ -38,11 +38,11 @@ use crate::mutant::{Mutant, removed};
 /// The rule by which a round was won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundRule {
-    /// All backups hold the winner's word.
+    /// Rule 1: all backups hold the winner's word.
     One,
-    /// A majority of the backups holds the winner's word.
+    /// Rule 2: a majority of the backups holds the winner's word.
     Two,
-    /// No word is on a majority; the smallest identity wins.
+    /// Rule 3: no word is on a majority of the backups, so the word with the smallest identity wins.
     Three,
 }
 

@@ -21,9 +21,9 @@ use crate::verbs::ClientId;
 /// or were fenced and recovered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveClients {
-    /// The bound: the first id that this list does not cover.
+    /// The bound of the list: the first client id that the list does not cover.
     pub below: ClientId,
-    /// The clients that live, in ascending order; at most [`LiveClients::MAX_CLIENTS`].
+    /// The clients below the bound that live, in ascending order; at most [`LiveClients::MAX_CLIENTS`].
     pub clients: Vec<ClientId>,
 }
 
@@ -59,7 +59,7 @@ pub struct EndedClients {
 }
 
 impl EndedClients {
-    /// Returns an empty record.
+    /// Returns a record in which no client has ended.
     pub const fn new() -> EndedClients {
         EndedClients { below: 0, living: BTreeSet::new(), fenced: BTreeSet::new() }
     }
@@ -74,7 +74,7 @@ impl EndedClients {
         self.fenced.contains(&client)
     }
 
-    /// Returns whether a client has ended, in either way.
+    /// Returns whether a client has ended, because it was fenced or because a master's report says so.
     pub fn has_ended(&self, client: ClientId) -> bool {
         let lives = self.living.contains(&client) && !removed(Mutant::LivingAreOver);
         let has_ended = client.0 < self.below && !lives && client != ClientId::NOBODY;
@@ -97,7 +97,7 @@ impl EndedClients {
         self.fenced.retain(|client| client.0 >= below || living.contains(client));
     }
 
-    /// Returns the number of clients that the record names individually.
+    /// Returns the number of clients that the record lists by their ids.
     pub fn remembered(&self) -> usize {
         self.living.len() + self.fenced.len()
     }
@@ -117,7 +117,7 @@ mod tests {
     fn who_is_over_stays_so_whatever_comes_late() {
         let mut over = EndedClients::new();
         assert!(over.fence(ClientId(3)) && !over.fence(ClientId(3)));
-        // Client 3 is being recovered, client 5 lives, and the others ended in order.
+        // Client 3 is being recovered, client 5 lives, and the other clients below 8 ended in order.
         let first = LiveClients::of(ids([3, 5]), ClientId(8));
         over.learn(&first);
         assert!(
@@ -134,7 +134,7 @@ mod tests {
         let second = LiveClients::of(ids([9]), ClientId(12));
         over.learn(&second);
         assert_eq!(over.remembered(), 1);
-        // A late report, or the report of a master that knows less, changes nothing.
+        // A master's report that arrives late, or comes from a master that knows less, changes nothing.
         for late in [first, LiveClients::of(ids([3, 5, 7, 9]), ClientId(12))] {
             over.learn(&late);
             assert!([3, 5, 7, 11].into_iter().all(|client| over.has_ended(ClientId(client))));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded_by_who_lives() {
         let mut over = EndedClients::new();
-        // One client lives long, while many others come and are fenced.
+        // One client lives long, while many other clients come and are fenced.
         for client in 2..100_000 {
             over.fence(ClientId(client));
             if client % 16 == 0 {

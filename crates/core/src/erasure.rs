@@ -88,9 +88,9 @@ impl fmt::Display for Coding {
     }
 }
 
-/// Computation of parity chunks, and of lost chunks from the remaining ones.
+/// Computes parity chunks, and restores lost chunks from the remaining ones.
 pub trait ErasureCode {
-    /// Returns the numbers of chunks.
+    /// Returns the numbers of data and parity chunks.
     fn coding(&self) -> Coding;
 
     /// Fills the parity chunks.
@@ -108,7 +108,7 @@ pub trait ErasureCode {
     fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
 }
 
-/// The code, computed with the processor's vector instructions where possible.
+/// The Reed-Solomon code, computed with the processor's vector instructions where possible.
 #[derive(Clone, Debug)]
 pub struct ReedSolomon {
     coding: Coding,
@@ -116,7 +116,7 @@ pub struct ReedSolomon {
 }
 
 impl ReedSolomon {
-    /// Returns the code with these numbers of chunks.
+    /// Returns the code with these numbers of data and parity chunks.
     pub fn new(coding: Coding) -> ReedSolomon {
         let matrix = Matrix::cauchy(coding.k(), coding.m()).expect("the field has more elements");
         let coder = rusty_erasure::coder(matrix).expect("there are parity chunks");

@@ -8,9 +8,9 @@ use crate::verbs::{MnId, VerbError};
 /// The fate of a write that did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedWriteOutcome {
-    /// No other client can ever see the write.
+    /// The write has not taken effect, and no other client can ever see it.
     NotApplied,
-    /// The write may have taken effect, or may take effect later.
+    /// The write possibly took effect, or can still do so.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ pub enum Error {
     KeyTooLarge {
         /// The length of the key.
         bytes: usize,
-        /// The limit.
+        /// The cluster's limit for the length of a key.
         max_bytes: usize,
     },
     /// The value is over the cluster's limit.
@@ -55,7 +55,7 @@ pub enum Error {
     ValueTooLarge {
         /// The length of the value.
         bytes: usize,
-        /// The limit.
+        /// The cluster's limit for the length of a value.
         max_bytes: usize,
     },
     /// The pair cannot have the redundancy that the write or the policy demands.
@@ -70,7 +70,7 @@ pub enum Error {
     /// No memory node has a free block, and the master adds no region because the cluster lacks replicas.
     #[error("out of memory: no memory node has a free block, and none is added: {reason}")]
     Degraded {
-        /// The replicas that are missing, and a remedy.
+        /// A text that names the missing replicas, and a remedy.
         reason: alloc::string::String,
     },
     /// Both buckets of the key are full, and the index cannot grow.
@@ -87,9 +87,9 @@ pub enum Error {
     /// A memory node did not answer.
     #[error("{node} failed: {error} (write outcome: {outcome})")]
     Unreachable {
-        /// The memory node.
+        /// The memory node that did not answer.
         node: MnId,
-        /// The failure of the verb.
+        /// The error of the verb that the node did not answer.
         error: VerbError,
         /// The fate of the write; always `NotApplied` for reads.
         outcome: FailedWriteOutcome,
@@ -115,7 +115,7 @@ pub enum Error {
     /// broken.
     #[error("interrupted: {what}; the write's outcome is unknown")]
     Interrupted {
-        /// The change that was seen.
+        /// A description of the change that was seen.
         what: &'static str,
     },
     /// The session is fenced: the master took it for dead, or could not wait for it any longer.
@@ -144,7 +144,7 @@ pub enum Error {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The reason.
+        /// A text that says why the thread got no session.
         reason: alloc::string::String,
     },
     /// The memory node or master refused a block, or could not be asked for one.

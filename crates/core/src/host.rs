@@ -22,7 +22,7 @@ use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
 
-/// The host's order to an operation to stop waiting.
+/// The host's order to an operation to stop waiting and to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp;
 
@@ -64,7 +64,7 @@ pub struct PinnedOperations {
     pub suspended: usize,
 }
 
-/// Pauses of operations that wait for others.
+/// Pauses operations that wait for other operations or processes.
 pub trait Backoff {
     /// Waits a little before attempt number `attempt` (from 0) of an operation. The wait grows with the number and has
     /// jitter, so that clients in conflict drift apart. Returns an error when the operation has waited long enough.

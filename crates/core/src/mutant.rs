@@ -445,7 +445,7 @@ mutants! {
     RecoverySkipsTheReadOfRule3,
     /// Lets recovery examine only the last object of every size class.
     RecoveryExaminesLastObjectsOnly,
-    /// Lets recovery hand on an object that the dead client has used.
+    /// Lets recovery count an object that the dead client has used among the never-used objects of its block.
     RecoveryHandsOnTheLastObject,
     /// Settles slots on tentative words.
     SettleKeepsTentative,

@@ -38,7 +38,7 @@ pub struct Buckets {
     pub fingerprint: u8,
     /// The first slot of each combined bucket.
     first: [u32; 2],
-    /// The half of each combined bucket that is its main bucket, 0 or 1.
+    /// The half of each combined bucket that is the main bucket: 0 or 1.
     main_half: [u32; 2],
     /// The number of slots in one bucket.
     bucket_slots: u32,
@@ -141,7 +141,7 @@ impl Buckets {
         4 * self.bucket_slots as usize
     }
 
-    /// The slot at a position, counted over both combined buckets.
+    /// The slot at a position; positions are counted over both combined buckets.
     fn slot(&self, position: usize) -> SlotRef {
         let combined = 2 * self.bucket_slots as usize;
         let slot = self.first[position / combined] + (position % combined) as u32;
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(words.free_slot().unwrap().0, buckets.slot(3));
     }
 
-    /// The key's place is fixed, because existing clusters keep the key there.
+    /// The slots in which a key can be never change, because existing clusters keep the key there.
     #[test]
     fn the_hash_never_changes() {
         let buckets = Buckets::of(b"FUSEE", &view(1024, 8, 6));
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Printed values, as in logs and messages, do not show the secret.
+    /// The debug output of values, as in logs and messages, does not show the hash key.
     // Promise SEC-20
     #[test]
     fn the_secret_is_not_printed() {

@@ -66,7 +66,7 @@ pub struct ScrubFindings {
 pub struct UnreadableSlot {
     /// The number of the slot in the subtable.
     pub slot: u64,
-    /// The word of the slot.
+    /// The word that the slot contains.
     pub word: u64,
     /// The number of replicas or chunks of the object that are damaged.
     pub damaged: u64,
@@ -118,7 +118,7 @@ pub async fn check_slots<F: Fabric>(
     Ok(work.found)
 }
 
-/// An index entry, with the READs that were posted for it.
+/// An index entry that is being scrubbed, with the READs that were posted for it.
 struct ScrubbedEntry<'w> {
     slot: u32,
     word: Slot,
@@ -192,7 +192,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
                 let Some(object) = self.view.object_of(word) else {
-                    // The second reading tells whether the slot still contains this word.
+                    // The second READ of the slot tells whether the slot still contains this word.
                     asked.push(ScrubbedEntry { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;

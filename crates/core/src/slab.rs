@@ -67,13 +67,13 @@ pub const IN_USE_TOGETHER: usize = 8;
 /// A slab that is new, or has searched for a better block in vain, searches again when it has allocated 1 /
 /// `CONTENT_FOR` of the objects of a block.
 const CONTENT_FOR: u32 = 8;
-/// The least number of objects to allocate before such a search.
+/// The least number of objects that a slab allocates before it searches for a better block again.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
 
 #[derive(Debug)]
 struct Slab {
     kind: SlabKind,
-    /// The blocks in use.
+    /// The slab's blocks that are in use.
     in_use: Vec<Block>,
     /// Whether an operation is asking for a block of this kind.
     asking: bool,
@@ -81,9 +81,9 @@ struct Slab {
     is_half_used: bool,
     /// The subtable beside which the latest objects should have been, and were not, allocated.
     lacks_beside: Option<u32>,
-    /// The number of objects to allocate before `lacks_beside` can be set again.
+    /// The number of objects that the slab has to allocate before `lacks_beside` can be set again.
     content_for: u32,
-    /// Whether an operation is searching for a better block.
+    /// Whether an operation is searching for a better block for the slab.
     looking: bool,
 }
 
@@ -125,7 +125,7 @@ pub struct Slabs {
     owner: ClientId,
     block_bytes: u64,
     slabs: Vec<Slab>,
-    /// The blocks that are not in use, of all classes.
+    /// The session's blocks that are not in use, of all slabs.
     aside: Vec<Block>,
     /// The number of blocks that the session has got so far.
     born: u64,
@@ -385,7 +385,7 @@ impl Slabs {
         }
     }
 
-    /// Records that the Move in place of an object has ended.
+    /// Records that an object's Move in place has ended.
     pub(crate) fn end_move(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
             block.end_move(object.address);
@@ -423,7 +423,7 @@ impl Slabs {
         }
     }
 
-    /// Returns the blocks that are not in use.
+    /// Returns the session's blocks that are not in use.
     pub(crate) fn aside(&self) -> &[Block] {
         &self.aside
     }
@@ -433,7 +433,7 @@ impl Slabs {
         self.aside.iter_mut().find(|b| b.address == block)
     }
 
-    /// Returns all blocks, in use or not.
+    /// Returns all blocks of the session, in use or not.
     pub(crate) fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
         self.slabs.iter_mut().flat_map(|slab| &mut slab.in_use).chain(&mut self.aside)
     }
@@ -463,12 +463,12 @@ impl Slabs {
         self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 
-    /// Sets all blocks in use aside.
+    /// Takes all blocks of the session out of use.
     pub(crate) fn set_aside(&mut self) {
         self.slabs.iter_mut().for_each(|slab| self.aside.append(&mut slab.in_use));
     }
 
-    /// Sets aside the blocks of a kind from which no object can be allocated.
+    /// Takes the blocks of one slab out of use from which no object can be allocated.
     pub(crate) fn set_full_aside(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
         self.aside.extend(slab.in_use.extract_if(.., |block| !block.has_room()));
@@ -498,7 +498,7 @@ impl Slabs {
         self.aside.retain(|b| b.address != block);
     }
 
-    /// Removes the blocks whose regions are gone.
+    /// Removes the blocks whose regions are lost.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(Address) -> bool) {
         self.aside.retain(|block| !is_gone(block.address));
         for slab in &mut self.slabs {

@@ -104,19 +104,19 @@ impl Damage {
 pub struct KindStats {
     /// The number of operations that ended, with or without an error.
     pub operations: u64,
-    /// The sum of their phases.
+    /// The sum of the operations' phases.
     pub phases: u64,
     /// The largest number of phases of one operation.
     pub max_phases: u32,
-    /// The sum of their verbs.
+    /// The sum of the operations' verbs.
     pub verbs: u64,
-    /// The sum of their CASes and FAAs.
+    /// The sum of the operations' CASes and FAAs.
     pub atomics: u64,
-    /// The sum of the bytes that they moved.
+    /// The sum of the bytes that the operations moved.
     pub bytes: u64,
 }
 
-/// Results of steered READs.
+/// Counts of steered READs by their results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeredReadCounts {
     /// The number of steered READs that were answered and could have returned an object of the key.
@@ -125,7 +125,7 @@ pub struct SteeredReadCounts {
     pub right: u64,
 }
 
-/// The sums of one session, or of several sessions.
+/// The sums over the operations of one session, or of several sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
@@ -137,7 +137,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The sums of one kind of operation.
+    /// The sums over the operations of one kind.
     pub fn kind(&self, kind: OpKind) -> &KindStats {
         &self.kinds[kind as usize]
     }
@@ -168,7 +168,7 @@ impl Stats {
         self.steered
     }
 
-    /// Adds the sums of another session.
+    /// Adds the sums of another session to these.
     pub fn merge(&mut self, other: &Stats) {
         for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
             mine.operations += theirs.operations;
@@ -212,7 +212,7 @@ impl Counter {
     }
 }
 
-/// Counters of one kind, as in [`KindStats`].
+/// Counters of the operations of one kind, as in [`KindStats`].
 #[derive(Debug, Default)]
 struct KindCounters {
     operations: Counter,
@@ -282,7 +282,7 @@ impl Counters {
         self.repaired.add(damage.repaired);
     }
 
-    /// Returns the sums so far.
+    /// Returns the sums over all operations counted so far.
     pub fn stats(&self) -> Stats {
         let kind = |sums: &KindCounters| KindStats {
             operations: sums.operations.get(),
@@ -355,7 +355,7 @@ impl SessionWork {
 }
 
 impl From<&Stats> for SessionWork {
-    /// Leaves out the counters of the index cache.
+    /// Converts the sums. The counters of the index cache are not among them, and stay 0.
     fn from(stats: &Stats) -> SessionWork {
         let sum = |of: fn(&KindStats) -> u64| stats.kinds.iter().map(of).sum();
         SessionWork {

@@ -116,7 +116,7 @@ impl Span {
 pub enum VerbOp {
     /// Copies pool memory into `buf`.
     Read {
-        /// The destination of the bytes.
+        /// The destination of the bytes, in the batch's memory.
         buf: Span,
         /// Allows a switch on the way to redirect the READ to another place of the same pool: to the object that, as
         /// far as the switch knows, the slot at this place leads to ([`Fabric::may_steer`]). So the READ may return any
@@ -125,7 +125,7 @@ pub enum VerbOp {
     },
     /// Copies `buf` into pool memory, its last word last.
     Write {
-        /// The source of the bytes.
+        /// The source of the bytes, in the batch's memory.
         buf: Span,
     },
     /// Replaces the aligned 8-byte word by `swap` if the word equals `expected`.
@@ -134,14 +134,14 @@ pub enum VerbOp {
         expected: u64,
         /// The value to store.
         swap: u64,
-        /// Result: the word as it was before.
+        /// The result: the value that the word had when the CAS executed.
         found: u64,
     },
     /// Adds `add` to the aligned 8-byte word, wrapping around.
     Faa {
         /// The addend.
         add: u64,
-        /// Result: the word as it was before.
+        /// The result: the value that the word had when the FAA executed.
         found: u64,
     },
 }
@@ -149,7 +149,7 @@ pub enum VerbOp {
 /// The reason for which a verb has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbError {
-    /// The batch has not been executed.
+    /// The batch has not been executed yet.
     #[error("not executed")]
     NotExecuted,
     /// The memory node does not answer. The verb may have executed, may execute later, or may never execute.
@@ -167,9 +167,9 @@ pub enum VerbError {
 /// One verb: an operation at an offset of a memory node's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verb {
-    /// The memory node that executes it.
+    /// The memory node that executes the verb.
     pub node: MnId,
-    /// Byte offset in that node's pool.
+    /// The offset in the node's pool, in bytes.
     pub offset: u64,
     /// The operation.
     pub op: VerbOp,
@@ -205,7 +205,7 @@ impl Verb {
         let len = u64::from(self.bytes());
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
         let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
-        // In the header not even a WRITE of no bytes is allowed.
+        // Only READs are allowed in the pool's header: not even a WRITE of no bytes is.
         let allowed = self.is_read() || self.offset >= POOL_HEADER_BYTES;
         if inside && aligned && allowed && self.bytes() <= MAX_VERB_BYTES {
             Ok(())
@@ -248,11 +248,11 @@ pub struct VerbBatch {
     /// The offset in `bytes` at which the memory begins, at most [`ALIGN`]. A `u32` keeps batches, which are passed by
     /// value, small.
     base: u32,
-    /// Bytes that survive [`VerbBatch::clear`].
+    /// The number of staged bytes that survive [`VerbBatch::clear`].
     kept: u32,
     used: usize,
     verbs: Vec<Verb>,
-    /// CASes and FAAs among the verbs.
+    /// The number of CASes and FAAs among the verbs.
     atomics: u32,
     touched: u64,
 }
@@ -304,12 +304,12 @@ impl VerbBatch {
         self.base as usize
     }
 
-    /// Bytes of memory set aside since the last [`VerbBatch::clear`].
+    /// The number of bytes of the batch's memory that were set aside since the last [`VerbBatch::clear`].
     pub fn staged_bytes(&self) -> usize {
         self.used
     }
 
-    /// Bytes of memory that this batch owns.
+    /// The number of bytes of memory that the batch owns.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -337,13 +337,13 @@ impl VerbBatch {
         self.base = base as u32;
     }
 
-    /// The bytes of a span.
+    /// The bytes of a span of the batch's memory.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         &self.bytes[self.base()..][span.range()]
     }
 
-    /// The bytes of a span, to be filled.
+    /// The bytes of a span of the batch's memory, to be filled.
     pub fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
         let base = self.base();
         &mut self.bytes[base..][span.range()]
@@ -385,7 +385,7 @@ impl VerbBatch {
         self.post(node, offset, VerbOp::Read { buf, steered: true })
     }
 
-    /// Posts a WRITE of staged bytes.
+    /// Posts a WRITE of bytes that are staged in the batch.
     pub fn write(&mut self, node: MnId, offset: u64, buf: Span) -> Ticket {
         self.post(node, offset, VerbOp::Write { buf })
     }
@@ -400,12 +400,12 @@ impl VerbBatch {
         self.post(node, offset, VerbOp::Faa { add, found: 0 })
     }
 
-    /// The verbs in the order posted.
+    /// The batch's verbs, in the order in which they were posted.
     pub fn verbs(&self) -> &[Verb] {
         &self.verbs
     }
 
-    /// Whether the verbs include a WRITE for which `holds` is true.
+    /// Whether the batch has a WRITE for which `holds` returns true.
     pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
         self.verbs().iter().any(|verb| matches!(verb.op, VerbOp::Write { .. }) && holds(verb))
     }
@@ -529,7 +529,7 @@ pub trait Fabric {
     fn prefetch(&self, _node: MnId, _offset: u64) {}
 }
 
-/// A pointer to a fabric is a fabric.
+/// A pointer to a fabric can be used as a fabric.
 impl<P: Deref<Target: Fabric>> Fabric for P {
     fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch> {
         (**self).execute(batch)

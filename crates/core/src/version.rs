@@ -32,11 +32,11 @@ pub enum ConnectionEnd {
 /// The mismatch of two programs that do not understand each other. Its text says which one is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionError {
-    /// The protocol or layout.
+    /// The name of the protocol or layout.
     pub what: &'static str,
-    /// The end of the connection that this program is.
+    /// The end of the connection at which this program is.
     pub own: ConnectionEnd,
-    /// The newest version that this program understands.
+    /// The newest version of the protocol or layout that this program understands.
     pub current: u32,
     /// The version that the other program speaks.
     pub theirs: u32,

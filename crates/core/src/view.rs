@@ -34,7 +34,7 @@ use crate::verbs::{ClusterId, MnId};
 /// A memory node, with the addresses at which it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The node's name in the cluster.
+    /// The node's id in the cluster.
     pub node: MnId,
     /// A random number that names one run of the memory node; a node that restarts without its memory draws another
     /// one.
@@ -64,27 +64,27 @@ pub struct View {
     pub geometry: Geometry,
     /// The memory nodes.
     pub members: Vec<Member>,
-    /// The regions; the index is the region's number.
+    /// The regions of the global memory, at the index that is the region's number.
     pub regions: Vec<Region>,
     /// 2^depth subtable numbers, indexed by the top bits of a key's hash.
     pub directory: Vec<u32>,
-    /// The subtables; the index is the subtable's number.
+    /// The subtables, at the index that is the subtable's number.
     pub subtables: Vec<Subtable>,
-    /// The change under way, if there is one.
+    /// The view change under way, if there is one.
     pub change: Option<ViewChange>,
 }
 
 /// The name of a slot: a subtable, and the number of the slot in the subtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotRef {
-    /// Subtable number.
+    /// The number of the subtable.
     pub subtable: u32,
-    /// Slot number, from 0.
+    /// The number of the slot in its subtable, from 0.
     pub slot: u32,
 }
 
 impl View {
-    /// The member with this name.
+    /// Returns the member with this id.
     pub fn member(&self, node: MnId) -> Option<&Member> {
         self.members.iter().find(|m| m.node == node)
     }

@@ -40,7 +40,7 @@ impl<R> Clone for ClientConnection<R> {
 
 /// The running calls of a connection.
 struct PendingCalls<R> {
-    /// The address of the peer.
+    /// Host and port of the peer, for error messages.
     addr: String,
     state: Mutex<PendingCallsState<R>>,
 }
@@ -49,7 +49,7 @@ struct PendingCallsState<R> {
     /// The calls that wait for answers, by their ids; `None` after the end of the connection.
     waiting: Option<HashMap<u64, oneshot::Sender<Result<R, CallFailure>>>>,
     next_id: u64,
-    /// The time at which the last call ended.
+    /// The time at which the connection's last call ended.
     idle_since: Instant,
 }
 
@@ -89,7 +89,7 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
         connection
     }
 
-    /// Returns whether both are the same connection.
+    /// Returns whether `other` is a clone of this connection.
     pub(super) fn is(&self, other: &ClientConnection<R>) -> bool {
         Arc::ptr_eq(&self.calls, &other.calls)
     }
@@ -124,7 +124,7 @@ async fn carry<R: DeserializeOwned>(
     let receive = async {
         while let Some(AnswerEnvelope { id, outcome }) = frames.next().await? {
             if let Some(call) = calls.end(id) {
-                // A call that has just been dropped does not receive its outcome.
+                // A call whose future has just been dropped does not receive its outcome.
                 let _dropped = call.send(outcome);
             }
         }
@@ -136,7 +136,7 @@ async fn carry<R: DeserializeOwned>(
     }
 }
 
-/// A running call. It ends when this is dropped.
+/// A running call. Dropping this value gives the call up.
 pub(super) struct PendingCall<R> {
     connection: ClientConnection<R>,
     id: u64,
@@ -281,7 +281,7 @@ mod tests {
         let count = 3 * MAX_UNWRITTEN;
         let mut calls: Vec<_> =
             (0..count).map(|_| connection.begin(Duration::MAX).unwrap()).collect();
-        // Most of these requests fit neither into the connection nor into the queue.
+        // Most of these requests fit neither into the socket nor into the queue of unwritten requests.
         let asks = calls.iter_mut().map(|call| call.answer(vec![7u8; 1 << 10], soon()));
         let ends = async {
             server.asked().await.unwrap();

@@ -32,7 +32,7 @@ const PARTING: Duration = Duration::from_secs(5);
 pub struct RpcClient<S: Service> {
     shared: Arc<RpcEndpoint<S>>,
     deadline: Duration,
-    /// The cluster with which requests are stamped.
+    /// The cluster whose id every request carries; `None` for requests that belong to no cluster.
     cluster: Option<ClusterId>,
 }
 
@@ -55,7 +55,7 @@ struct RpcEndpoint<S: Service> {
     addr: String,
     /// Whether a broken connection can be replaced. False for a service in the same process.
     reconnect: bool,
-    /// The open connection, if there is one. Locked while a connection is being opened.
+    /// The open connection, if there is one. The lock is held while a connection is being opened.
     connection: Mutex<Option<ClientConnection<S::Reply>>>,
 }
 
@@ -115,7 +115,7 @@ impl<S: Service> RpcClient<S> {
         RpcClient { deadline, ..self.clone() }
     }
 
-    /// Returns a client over the same connection whose requests are stamped with this cluster.
+    /// Returns a client over the same connection whose requests carry this cluster's id.
     pub fn of_cluster(&self, cluster: Option<ClusterId>) -> RpcClient<S> {
         RpcClient { cluster, ..self.clone() }
     }

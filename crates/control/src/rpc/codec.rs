@@ -81,7 +81,7 @@ mod tests {
     fn a_call_comes_back_with_a_bounded_deadline() {
         let call = RequestEnvelope::Call { id: 7, ms_left: u32::MAX, request: NodeRequest::Usage };
         let bytes = encode(&call).unwrap();
-        // The bytes are: the kind, the id, the time, and the request.
+        // The bytes are the kind of the message, the call's id, the time that is left, and the request.
         assert_eq!(bytes, [0, 7, 0xff, 0xff, 0xff, 0xff, 0x0f, 10]);
         let RequestEnvelope::Call { id, ms_left: left, request } = decode(&bytes).unwrap() else {
             panic!("a call became something else");

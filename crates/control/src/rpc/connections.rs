@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Number of bytes that an incomplete frame can take without being counted.
 pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
-/// Number of bytes that a request takes in addition to those of its frame.
+/// Number of bytes that a running request counts for in addition to the bytes of its frame.
 const REQUEST_BYTES: usize = 256;
 /// The interval between checks whether there is room for another connection.
 const LOOK: Duration = Duration::from_millis(5);
@@ -51,9 +51,9 @@ pub struct Limits {
     pub newcomers: usize,
     /// The time for which an unauthenticated connection is not closed to make room for others.
     pub newcomer_grace: Duration,
-    /// The time within which the first request must arrive on a connection.
+    /// The time within which the first request has to arrive on a connection.
     pub first_request: Duration,
-    /// The time within which a frame must arrive completely.
+    /// The time within which a frame has to arrive completely.
     pub frame: Duration,
     /// The time without a request after which an authenticated connection is closed.
     pub idle: Duration,
@@ -99,13 +99,13 @@ struct RpcConnectionsInner {
 
 #[derive(Debug, Default)]
 struct RpcConnectionTable {
-    /// The entries of connections, by number of the connection.
+    /// The table's entries, by the number of the connection.
     entries: HashMap<u64, RpcConnectionEntry>,
     peers: HashMap<IpAddr, RpcPeerUsage>,
     newcomers: usize,
-    /// Counted bytes of all incomplete frames.
+    /// Number of counted bytes of all incomplete frames.
     frame_bytes: usize,
-    /// Bytes of all requests whose handlers have not ended.
+    /// Number of bytes of all requests whose handlers have not ended.
     request_bytes: usize,
 }
 
@@ -115,7 +115,7 @@ struct RpcPeerUsage {
     connections: usize,
     guests: usize,
     frame_bytes: usize,
-    /// Bytes of requests whose handlers have not ended, even if their connections have.
+    /// Number of bytes of requests whose handlers have not ended, even if the connections of these requests have ended.
     request_bytes: usize,
 }
 
@@ -123,15 +123,15 @@ struct RpcPeerUsage {
 struct RpcConnectionEntry {
     peer: IpAddr,
     has_asked: bool,
-    /// Number of running requests.
+    /// Number of running requests of the connection.
     requests: usize,
     /// The time when the connection was accepted, or when its last request ended.
     since: Instant,
-    /// The time when the incomplete frame began, if there is one.
+    /// The time when the connection's incomplete frame began, if there is an incomplete frame.
     frame_since: Option<Instant>,
-    /// Counted bytes of that frame.
+    /// Number of counted bytes of the connection's incomplete frame.
     frame_bytes: usize,
-    /// Bytes of frames that are complete, but have not become running requests yet.
+    /// Number of bytes of the connection's frames that are complete but have not become running requests yet.
     come_bytes: usize,
     leave: Arc<Notify>,
 }
@@ -164,7 +164,7 @@ impl RpcConnections {
             return None;
         }
         book.evict_unauthenticated(newcomer_grace);
-        // The tasks of the connections to be closed end soon.
+        // Connections were told to close. Their tasks end soon, and then there is room.
         Some(LOOK)
     }
 
@@ -363,7 +363,7 @@ impl RpcConnection {
         Ok((RpcRequestGuard(self.clone()), held))
     }
 
-    /// Records that the incomplete frame takes this many bytes.
+    /// Records that the connection's incomplete frame takes this many bytes.
     pub(super) fn holds(&self, bytes: usize) -> Result<(), RpcCloseReason> {
         let counted = bytes.saturating_sub(FREE_FRAME_BYTES);
         let shared = &self.place.guests.shared;
@@ -384,7 +384,7 @@ impl RpcConnection {
         Ok(())
     }
 
-    /// Records that the frame is complete and has this many bytes.
+    /// Records that the connection's frame is complete and has this many bytes.
     pub(super) fn note_whole_frame(&self, bytes: usize) -> Result<(), RpcCloseReason> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();

@@ -89,7 +89,7 @@ pub const CONTROL: VersionRange = VersionRange::only("control protocol", VERSION
 pub(super) enum UnexpectedPeer {
     /// Something else, described by a text.
     Other(String),
-    /// The expected kind of service, but of another version.
+    /// The other end is the expected kind of service, but speaks another version.
     Version(VersionError),
 }
 
@@ -246,7 +246,7 @@ pub(super) async fn ask(
     }
 }
 
-/// Tells a client that only one of the two ends speaks TLS.
+/// Tells a client that it speaks TLS and the server does not, or the reverse.
 async fn other_way(stream: &mut RpcStream, role: Role, wants: u8) -> Result<(), HelloError> {
     // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are read.
     let _nothing = stream.socket().try_read(&mut [0; 4096]);
@@ -321,7 +321,7 @@ mod tests {
         };
         assert!(says(b"HTTP/1.1").contains("does not speak"));
         assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));
-        // In every version, the byte after "FUSEE" is the version.
+        // In every version of the hello, the byte after "FUSEE" is the version.
         assert!(says(b"FUSEE\x05\x01\0").contains("the server 5: upgrade the server"));
         assert!(says(b"FUSEE\xff\xff\xff").contains("the server 255: upgrade the client"));
     }

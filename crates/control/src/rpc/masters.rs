@@ -32,7 +32,7 @@ use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
 use crate::master::{MasterReply, MasterRequest};
 use crate::view_pieces::{self, ViewAssembler};
 
-/// The pause before the list of masters is tried again.
+/// The pause before the client tries all addresses of its list of masters again.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
 /// Limit of masters asked in one pass, in case masters that stand by name each other as leaders.
 const MAX_ASKED: usize = 32;
@@ -49,10 +49,10 @@ pub struct MasterClient {
 }
 
 struct MasterList {
-    /// The list of addresses as it was given.
+    /// The list of addresses as the caller gave it.
     addrs: String,
     listed: Vec<One>,
-    /// The master to ask first, which answered last.
+    /// The master to ask first: the one that answered the last call.
     first: Mutex<One>,
     /// The last view that came in pieces. The next session of the process needs the same view.
     long: tokio::sync::Mutex<Option<View>>,
@@ -66,7 +66,7 @@ impl MasterClient {
         let each = addrs.split(',').map(str::trim).filter(|addr| !addr.is_empty());
         let mut listed: Vec<One> = each.map(|addr| RpcClient::new(runtime, addr)).collect();
         if listed.is_empty() {
-            // If there is no address, the error of the call shows the given text.
+            // If the given text contains no address, the error of the call shows the text.
             listed.push(RpcClient::new(runtime, addrs.as_str()));
         }
         MasterClient::of(addrs, listed)

@@ -205,54 +205,54 @@ pub enum RpcError {
     /// No process listens at the address, or the address cannot be reached. The request did not take effect.
     #[error("{addr} is unreachable: {cause}")]
     Unreachable {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
-        /// The reason, for example an error of the operating system.
+        /// A description of the failure, for example an error of the operating system.
         cause: String,
     },
     /// Another service listens at the address. The request did not take effect.
     #[error("expected {expected} at {addr}, found {found}; check the address")]
     WrongService {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
         /// The role that should have answered.
         expected: Role,
         /// A description of the service that answered.
         found: String,
     },
-    /// The service speaks another version of the protocol. The request did not take effect.
+    /// The service speaks another version of the control protocol. The request did not take effect.
     #[error("{addr}: {error}")]
     Version {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
-        /// The two versions, which show the side that is too old.
+        /// The versions of both sides, which show the side that is too old.
         error: VersionError,
     },
-    /// The answer did not arrive before the deadline. The request may still take effect.
+    /// The answer did not arrive before the deadline. The request possibly took effect, or can still do so.
     #[error("{addr} did not answer in time")]
     TimedOut {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
     },
-    /// The connection broke. The request may have taken effect.
+    /// The connection broke. The request possibly took effect.
     #[error("{addr} closed the connection")]
     Closed {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
     },
-    /// All masters that can be reached stand by. The request did not take effect.
+    /// All masters that can be reached stand by: none of them leads. The request did not take effect.
     #[error(
         "no master of {addr} leads now; another try may find one, else see whether the masters \
          reach their store"
     )]
     NoLeader {
-        /// The addresses of the call.
+        /// The addresses that the client called.
         addr: String,
     },
     /// The master leads another cluster, or none. The request did not take effect.
     #[error("{}", wrong_cluster(addr, *own, *found))]
     WrongCluster {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
         /// The cluster of the caller; `None` if it belongs to none yet.
         own: Option<ClusterId>,
@@ -262,31 +262,31 @@ pub enum RpcError {
     /// One side lacks the keys that the other side demands. The request did not take effect.
     #[error("{addr}: {what}")]
     Keys {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
-        /// The missing keys, and advice.
+        /// A text that names the missing keys, and gives advice.
         what: String,
     },
     /// Only one side speaks TLS, or the certificate is not valid. The request did not take effect.
     #[error("{addr}: {what}")]
     Tls {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
-        /// The reason, and advice.
+        /// A text that gives the reason, and advice.
         what: String,
     },
     /// One side sent a message that the other cannot understand, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
-        /// The address of the call.
+        /// The address that the client called.
         addr: String,
-        /// The reason.
+        /// A description of the failure.
         what: String,
     },
 }
 
 impl RpcError {
-    /// Returns whether the request may have had an effect, or may still have one.
+    /// Returns whether the request possibly took effect, or can still do so.
     pub fn may_take_effect(&self) -> bool {
         !matches!(
             self,

@@ -94,7 +94,7 @@ pub fn first_message(bytes: &[u8]) -> bool {
     else {
         return false;
     };
-    // The same bytes come back; any value of the last one is accepted.
+    // The same bytes have to come back, except that any value of the last byte is accepted.
     let (role, says) = role;
     assert_eq!(hello::encode(role, says), bytes[..8]);
     true

@@ -31,7 +31,7 @@ use super::{Caller, MAX_REQUESTS_PER_CONNECTION, Service, Stamped};
 /// The reply that a handler is computing.
 type FutureReply<S> = BoxFuture<'static, <S as Service>::Reply>;
 
-/// The handler of a service, and the durations of its work.
+/// The handler of a service, and the times that its answers take.
 pub(super) struct RequestHandler<S: Service> {
     handle: Box<dyn Fn(Caller, S::Request) -> FutureReply<S> + Send + Sync>,
     times: RequestTimes,
@@ -100,16 +100,16 @@ pub(super) async fn answer<S: Service>(
     }
 }
 
-/// The place of a request, into which its answer is put.
+/// The reserved place in the queue of answers for one request's answer.
 type AnswerPlace = mpsc::OwnedPermit<io::Result<Vec<u8>>>;
 
-/// The requests of a connection.
+/// The receiving side of a server's connection, which starts the handlers of requests.
 struct RequestReader<S: Service> {
     handler: Arc<RequestHandler<S>>,
     from: Caller,
     /// The server's entry of the connection; `None` for a connection inside the process.
     guest: Option<RpcConnection>,
-    /// The queue of answers. Its capacity is the number of places.
+    /// The queue of answers. Its capacity limits the number of requests that the connection handles at a time.
     answers: mpsc::Sender<io::Result<Vec<u8>>>,
     /// The requests that are not answered yet, and some that have ended, by their ids. Dropping a request's sender
     /// makes the request give up its place.
@@ -234,7 +234,7 @@ mod tests {
             .await;
         }
 
-        /// Returns the id of the next answer.
+        /// Waits for the next answer, and returns the id of its call.
         async fn answered(&mut self) -> u64 {
             let answer: Option<AnswerEnvelope<NodeReply>> = self.answers.next().await.unwrap();
             answer.unwrap().id

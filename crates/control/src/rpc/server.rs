@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Capacity of a connection inside the process, in bytes.
 const LOCAL_BYTES: usize = 64 << 10;
 
-/// The caller of the one connection inside the process.
+/// The caller of the connection inside the process.
 const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, who: None };
 
 /// A running service. Dropping it closes its port and its connections.
@@ -35,7 +35,7 @@ const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, w
 pub struct Server {
     runtime: Handle,
     addr: Option<SocketAddr>,
-    /// The sender by whose drop the accepting task is told to end.
+    /// Dropping this sender tells the task that accepts connections to end.
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<()>>,
     times: RequestTimes,
@@ -59,7 +59,7 @@ impl Server {
     pub fn stop(mut self) {
         self.stop.take();
         if let Some(task) = self.task.take() {
-            // An error means that the runtime has ended, which has also closed everything.
+            // An error means that the runtime has ended, which has also closed the port and all connections.
             let _ended = self.runtime.block_on(task);
         }
     }
@@ -166,7 +166,7 @@ where
     let peer = name.to_owned();
     let task = tokio::spawn(async move {
         tokio::select! {
-            // An error means that the server was dropped, which stops it, too.
+            // An error means that the server was dropped, which stops the task, too.
             _ = stopped => {}
             ended = requests::answer(far, None, handler, LOCAL, None) => log_end(&peer, ended),
         }
@@ -203,7 +203,7 @@ async fn accept<S: Service>(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a control connection");
-                // The usual reason is that no file descriptor is left.
+                // The usual reason is that the process has no file descriptor left.
                 guests.make_way();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -225,7 +225,7 @@ async fn accept<S: Service>(
     connections.shutdown().await;
 }
 
-/// Logs the reason why the server closes a connection.
+/// Logs the reason why the server closes the connection of this peer.
 fn send_away(peer: SocketAddr, why: RpcCloseReason) {
     match why {
         // These are logged at level debug only: an idle connection is no problem, and many connections can have to make
@@ -263,7 +263,7 @@ impl<S: Service> Clone for Greeting<S> {
     }
 }
 
-/// A connection that has been accepted. Its drop reports that it has ended.
+/// An accepted connection. Dropping it reports that the connection has ended.
 struct OpenConnection<S: Service> {
     number: u64,
     peer: SocketAddr,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stamped<R> {
     /// The sender's cluster; `None` if the sender belongs to no cluster yet, or asks on behalf of an operator.
     pub cluster: Option<ClusterId>,
-    /// The request.
+    /// The request itself.
     pub request: R,
 }
 

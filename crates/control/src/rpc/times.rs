@@ -16,7 +16,7 @@ pub struct Times {
     /// Counts of answers. Count i is that of answers that took at most bound i of [`BOUNDS_US`], and longer than the
     /// bound before it. The additional last count is that of answers that took longer than all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
-    /// The sum of all times.
+    /// The sum of all measured times.
     pub sum: Duration,
 }
 

@@ -28,7 +28,7 @@ pub(super) type ChannelBinding = [u8; 32];
 #[cfg(feature = "tls")]
 const LABEL: &[u8] = b"EXPORTER-fusee-control";
 
-/// A connection.
+/// A connection between a client and a server, with or without TLS.
 #[derive(Debug)]
 pub(super) enum RpcStream {
     Plain(TcpStream),

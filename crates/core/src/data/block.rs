@@ -9,7 +9,7 @@ use crate::stats::Cost;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, VerbBatch};
 use crate::view::{Geometry, PoolPlace};
 
-/// The location of a block.
+/// The location of a block on each place of its region.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockLocation<'v> {
     region: &'v Region,
@@ -28,7 +28,7 @@ impl<'v> BlockLocation<'v> {
         self.region.places().iter().map(move |place| place.plus(self.offset))
     }
 
-    /// Returns the place of the valid free bitmap, on the primary.
+    /// Returns the place of the block's valid free bitmap, which is on the primary.
     #[inline]
     pub fn bitmap(self) -> PoolPlace {
         self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
@@ -40,7 +40,7 @@ impl<'v> BlockLocation<'v> {
         self.region.primary_since()
     }
 
-    /// Posts the WRITEs of the block's header to all places.
+    /// Posts the WRITEs of the block's header to all places of the block.
     #[inline]
     pub fn write_header(self, batch: &mut VerbBatch, header: Span) {
         for place in self.places() {
@@ -49,7 +49,7 @@ impl<'v> BlockLocation<'v> {
     }
 }
 
-/// The number of zero bytes that are written in one phase.
+/// The number of zero bytes that one phase writes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Overwrites the free bitmaps of a region with zeros. No owner clears bits while this runs. A session may set bits

@@ -14,11 +14,11 @@ pub(crate) struct CopyResult {
     pub bytes: u64,
     /// The number of objects that were damaged at the source and were taken from other replicas.
     pub objects_repaired: u64,
-    /// The cost: phases (round trips), verbs, atomics and bytes.
+    /// The cost of the copy: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 
-/// Copies `bytes` bytes unchanged.
+/// Copies `bytes` bytes unchanged from one place to another.
 pub(crate) async fn copy_bytes<F: Fabric>(
     fabric: &F,
     from: PoolPlace,

@@ -34,7 +34,7 @@ pub(super) use fill_columns::{copy_to, write_parity};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
     coding: Coding,
-    /// The chunk number of each place.
+    /// The number of the chunk that each place of the region holds.
     chunks: Vec<u8>,
     /// The state of the region's EC-oriented objects, if the region is for these.
     oriented: Option<OrientedState>,
@@ -44,7 +44,7 @@ pub struct Columns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OrientedState {
     orientation: Orientation,
-    /// Whether objects are written without parity, so that some may lack it.
+    /// Whether the region's objects are written without parity, so that some of them may lack it.
     may_lack_parity: bool,
 }
 
@@ -92,18 +92,18 @@ impl Columns {
         }
     }
 
-    /// The erasure code.
+    /// Returns the region's erasure code.
     #[inline]
     pub fn coding(&self) -> Coding {
         self.coding
     }
 
-    /// Returns the chunk number of each place.
+    /// Returns the number of the chunk that each place of the region holds.
     pub fn chunks(&self) -> &[u8] {
         &self.chunks
     }
 
-    /// See [`Scheme::next_chunk`](super::Scheme::next_chunk).
+    /// Returns the number of the chunk for a new place: see [`Scheme::next_chunk`](super::Scheme::next_chunk).
     pub(super) fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match leaves {
             Some(at) => self.chunks[at],
@@ -177,7 +177,7 @@ pub(super) fn write_parity_of(
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), &[]);
 }
 
-/// Posts the WRITEs of the chunks with these numbers.
+/// Posts the WRITEs of those chunks of an object that have these numbers.
 fn write_chunks(
     columns: &Columns,
     at: ObjectLocation<'_>,
@@ -442,7 +442,7 @@ pub(super) fn mend_by_copy(
     }
 }
 
-/// Returns the chunks that are to replace damaged ones.
+/// Returns the chunks that replace an object's damaged chunks.
 fn made_of(
     batch: &VerbBatch,
     coding: Coding,
@@ -461,7 +461,8 @@ fn made_of(
     let make = |read: &PlaceRead| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
-        // Copy words that a session has just put there are in the other chunks.
+        // The restored chunk gets its copy words from the undamaged chunks, because a session has possibly just written
+        // them.
         take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
         made
     };

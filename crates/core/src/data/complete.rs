@@ -46,7 +46,7 @@ pub(crate) async fn complete<'v, F: Fabric>(
         let mut incomplete = Vec::new();
         for (word, reads) in reads {
             let found = reads.judge(&mut batch, word, |_| true).answered()?;
-            // If the object is whole nowhere, no correct client has left the word.
+            // If no replica of the object is whole, no correct client has left the word.
             if found.whole.is_some() && found.damaged() > 0 {
                 incomplete.push(found);
             }

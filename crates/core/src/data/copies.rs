@@ -53,16 +53,16 @@ pub(crate) struct CopyWordSwaps {
 pub(crate) struct Copies {
     /// The copy that each copy word names, by the word's number; `None` if no column names one.
     named: PerCopy<Option<Identity>>,
-    /// A failed READ because of which a copy may be missing here.
+    /// A failed READ because of which `named` may lack a copy.
     silent: Option<FailedVerb>,
 }
 
-/// READs of copies.
+/// READs of the copies of an EC-oriented object.
 #[derive(Debug)]
 pub(crate) struct CopyReads(PerCopy<(Identity, Ticket)>);
 
 impl ObjectLocation<'_> {
-    /// Whether this word keeps copies from reuse in addition to its object.
+    /// Whether this slot word keeps copies of the object from reuse, in addition to the object.
     pub fn has_copy(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn().is_multiple_of(2)
     }
@@ -86,7 +86,7 @@ impl ObjectLocation<'_> {
             parity.map(|(chunk, place)| (*chunk, place.node)).collect();
         parity.retain(|(chunk, _)| *chunk >= first_parity);
         parity.sort_unstable();
-        // If too few parity columns are left, nodes without a column serve as well.
+        // If too few nodes with parity columns are left, nodes without a column get copies as well.
         let others = members.filter(|node| !self.region.lies_on(*node));
         let there = parity.iter().map(|(_, node)| *node).chain(others);
         nodes.extend(there.take(self.copies()));
@@ -202,7 +202,7 @@ fn named_by(words: &[u8], object: Identity) -> impl Iterator<Item = (usize, Iden
 }
 
 impl CopyWordSwaps {
-    /// Whether the words were put into all data chunks.
+    /// Whether the copy words were put into all data chunks.
     pub(crate) fn stands(&self, batch: &VerbBatch) -> Result<bool, FailedVerb> {
         let Some(first) = self.first else { return Ok(removed(Mutant::CopyWordsOverwritten)) };
         let mut stands = true;
@@ -215,7 +215,7 @@ impl CopyWordSwaps {
 }
 
 impl CopyWordReads {
-    /// Returns the copies that the words name on any of the columns that answered.
+    /// Returns the copies that the copy words name on any of the columns that answered.
     pub(crate) fn named(&self, batch: &VerbBatch) -> Copies {
         let mut named = PerCopy::from_iter((0..self.copies).map(|_| None));
         let mut silent = None;
@@ -235,7 +235,7 @@ impl CopyWordReads {
 }
 
 impl Copies {
-    /// Returns the known copies, each of them once.
+    /// Returns the copies that are known, each of them once.
     pub(crate) fn known(&self) -> PerCopy<Identity> {
         let mut known = PerCopy::new();
         for copy in self.named.iter().flatten() {

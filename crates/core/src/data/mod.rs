@@ -94,16 +94,16 @@ pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scheme {
-    /// Each of the region's places has every byte.
+    /// Each of the region's places holds all bytes of every object.
     Replicated,
-    /// Each of the region's places has one chunk of every object.
+    /// Each of the region's places holds one chunk of every object.
     Coded(Columns),
     /// Objects have one place. When the place is lost, the objects are lost, and the region is *gone*: its number is
     /// never used for another region.
     Alone(SinglePlaceUse),
 }
 
-/// The use of a region that has one place.
+/// The use of a region that has only one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SinglePlaceUse {
     /// Copies of EC-oriented objects, on this node. The region is given up when the node is lost or drained.
@@ -112,7 +112,7 @@ pub enum SinglePlaceUse {
     Pairs(Option<MnId>),
 }
 
-/// Calls a function of the region's scheme.
+/// Calls a function in the module of the region's scheme.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
         match &$region.scheme {
@@ -205,7 +205,7 @@ impl Region {
         })
     }
 
-    /// Returns the node for whose copies the region is, if it is for copies.
+    /// Returns the node whose copies the region holds, if it is a region for copies.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(SinglePlaceUse::Copies(node)) => Some(*node),
@@ -416,7 +416,7 @@ impl Scheme {
         }
     }
 
-    /// Removes a place that is lost with its node.
+    /// Removes a place of the region that is lost with its node.
     fn loses(&mut self, at: usize, node: MnId) {
         match self {
             Scheme::Alone(SinglePlaceUse::Pairs(lost_with)) => *lost_with = Some(node),
@@ -424,14 +424,14 @@ impl Scheme {
         }
     }
 
-    /// Removes a place.
+    /// Removes a place of the region.
     fn remove(&mut self, at: usize) {
         if let Scheme::Coded(columns) = self {
             columns.remove(at);
         }
     }
 
-    /// Inserts a place, with the chunk of this number.
+    /// Inserts a place of the region, for the chunk of this number.
     fn insert(&mut self, at: usize, chunk: u8) {
         if let Scheme::Coded(columns) = self {
             columns.insert(at, chunk);
@@ -439,7 +439,7 @@ impl Scheme {
     }
 }
 
-/// The location of an object.
+/// The location of an object on each place of its region.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectLocation<'v> {
     region: &'v Region,
@@ -451,7 +451,7 @@ pub struct ObjectLocation<'v> {
 }
 
 impl<'v> ObjectLocation<'v> {
-    /// Returns the location of the object as this slot word leads to it.
+    /// Returns the location of the object, as the given slot word leads to it.
     pub(crate) fn of_word(self, word: Slot) -> ObjectLocation<'v> {
         let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
         ObjectLocation { may_lack_parity, ..self }
@@ -480,7 +480,7 @@ impl<'v> ObjectLocation<'v> {
         self.region.redundancy_of(word)
     }
 
-    /// Whether a Move in place has put this slot word there.
+    /// Whether a Move in place has put this slot word into its slot.
     pub(crate) fn is_turned(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn() > 0
     }
@@ -558,7 +558,7 @@ impl<'v> ObjectLocation<'v> {
         by_scheme!(self.region, fetch_verbs())
     }
 
-    /// Posts the WRITEs of a new EC-oriented object that has these copies.
+    /// Posts the WRITEs of a new EC-oriented object that has the given copies.
     pub(crate) fn write_oriented(
         self,
         batch: &mut VerbBatch,
@@ -580,7 +580,7 @@ impl<'v> ObjectLocation<'v> {
         self.read_starts(batch, self.bytes)
     }
 
-    /// Posts READs of the first bytes of all replicas or chunks.
+    /// Posts READs of the first bytes of all replicas or chunks of the object.
     pub(crate) fn read_starts(self, batch: &mut VerbBatch, bytes: u64) -> ObjectReads {
         by_scheme!(self.region, read_starts(self, batch, bytes))
     }
@@ -592,7 +592,7 @@ impl<'v> ObjectLocation<'v> {
 }
 
 impl Fetch {
-    /// Returns the result of the READs, for an operation that looks for this key.
+    /// Returns the result of the executed READs, for an operation that looks for this key.
     #[inline]
     pub(crate) fn of_key(
         self,

@@ -10,9 +10,9 @@ use crate::view::PoolPlace;
 /// READs that were posted for the value of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
-    /// The first READ; the others were posted right behind it.
+    /// The first READ of the fetch; its other READs were posted right behind it.
     pub(super) first: Ticket,
-    /// The chunks that the READs fetch, if the object has chunks.
+    /// The chunks that the READs fetch, if the object consists of chunks.
     pub(super) chunks: Option<ChunkReads>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct ChunkReads {
     pub coding: Coding,
     /// A bit for each chunk, bit *i* for chunk *i*. The chunks are read in this order.
     pub numbers: u16,
-    /// Whether slot words lead to the object at several turns.
+    /// Whether the object is EC-oriented, so that slot words lead to it at several turns.
     pub is_oriented: bool,
     /// Whether the object may lack its parity, so that parity alone proves nothing.
     pub may_lack_parity: bool,
@@ -31,7 +31,7 @@ const _: () = assert!(MAX_CHUNKS <= 16);
 
 /// The result of a fetch, for an operation that looks for a key.
 pub(crate) enum FetchResult {
-    /// The key's value.
+    /// The object is the key's. Contains the value.
     Value(Span),
     OtherKey,
     /// The READs show no whole object of the word: it is reused, being written, or damaged.
@@ -39,7 +39,7 @@ pub(crate) enum FetchResult {
 }
 
 impl Fetch {
-    /// Returns the fetch that one READ of the whole object makes.
+    /// Returns the fetch that consists of one READ of the whole object.
     #[inline]
     pub fn whole(read: Ticket) -> Fetch {
         Fetch { first: read, chunks: None }
@@ -75,11 +75,11 @@ impl<'b> ReplicaContents<'b> {
 
 /// The key of an object, as its READs show it.
 pub(crate) enum KeyReadResult<'b> {
-    /// The object's key, if the READs reached the word's object.
+    /// The object's key, if the READs have reached the object that the slot word leads to.
     Key(&'b [u8]),
     /// The key is longer than what was read; this number of bytes has to be read.
     Longer(u64),
-    /// The READs do not agree, or none of them shows the word's object.
+    /// The READs do not agree, or none of them shows the object that the slot word leads to.
     Nothing,
 }
 
@@ -87,17 +87,17 @@ pub(crate) enum KeyReadResult<'b> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceRead {
     pub place: PoolPlace,
-    /// The number of the chunk; 0 for a replica.
+    /// The number of the chunk at the place; 0 for a replica.
     pub chunk: u8,
     pub ticket: Ticket,
 }
 
-/// READs of an object, or of its start, from all of its places.
+/// The READs of an object, or of its start, from all of its places.
 #[derive(Debug)]
 pub(crate) struct ObjectReads {
     pub(super) coding: Option<Coding>,
     pub(super) places: PerPlace<PlaceRead>,
-    /// Whether slot words lead to the object at several turns.
+    /// Whether the object is EC-oriented, so that slot words lead to it at several turns.
     pub(super) is_oriented: bool,
     /// Whether the object may lack its parity.
     pub(super) may_lack_parity: bool,
@@ -162,35 +162,35 @@ impl ObjectReads {
     }
 }
 
-/// The result of READs of an object from all its places.
+/// The result of the READs of an object from all its places.
 #[derive(Debug)]
 pub(crate) struct ObjectReadResult {
-    /// The whole object, if enough of it is good.
+    /// The whole object, if enough of its replicas or chunks are undamaged.
     pub whole: Option<WholeObject>,
     /// The bytes of a good replica or chunk, if there is one, and those of the pair's key in it.
     pub part: Option<(Span, Span)>,
-    /// The places where the object is damaged.
+    /// The places where the object is damaged, and what was read there.
     pub(super) damaged: PerPlace<PlaceRead>,
-    /// The failure of a place that did not answer.
+    /// The failure of a place that did not answer, if there is one.
     pub silent: Option<FailedVerb>,
 }
 
 /// An object that was read whole.
 #[derive(Debug)]
 pub(crate) struct WholeObject {
-    /// The bytes of the key.
+    /// The bytes of the object's key.
     pub key: Span,
-    /// The bytes of the value.
+    /// The bytes of the object's value.
     pub value: Span,
     pub(super) of: WholeObjectParts,
 }
 
-/// The good parts of an object that was read.
+/// The undamaged parts of an object that was read.
 #[derive(Debug)]
 pub(super) enum WholeObjectParts {
     /// A whole replica.
     Replica(Span),
-    /// Chunks that agree, each with its number.
+    /// Chunks that agree with each other, each with its number.
     Chunks(Coding, Identity, PerPlace<(u8, Span)>),
 }
 
@@ -199,7 +199,7 @@ impl ObjectReadResult {
         ObjectReadResult { whole: None, part: None, damaged: PerPlace::new(), silent: None }
     }
 
-    /// Returns the result, or the failure of a place that did not answer.
+    /// Returns the result of the READs, or the failure of a place that did not answer.
     pub fn answered(self) -> Result<ObjectReadResult, FailedVerb> {
         self.silent.map_or(Ok(self), Err)
     }

@@ -19,7 +19,7 @@ pub const MAX_RULES: usize = 8;
 pub struct SizeRule {
     /// The length of the shortest value to which the rule applies, in bytes.
     pub from: u64,
-    /// The redundancy of these values.
+    /// The redundancy of the values to which the rule applies.
     pub redundancy: Redundancy,
 }
 
@@ -61,9 +61,9 @@ pub enum PolicyError {
     Order {
         /// The number of the rule, from 0.
         rule: usize,
-        /// The length at which the rule begins.
+        /// The length at which this rule begins, in bytes.
         from: u64,
-        /// The length at which the previous rule begins.
+        /// The length at which the previous rule begins, in bytes.
         before: u64,
     },
     /// Pairs cannot have the redundancy of a setting.
@@ -71,19 +71,19 @@ pub enum PolicyError {
     Redundancy {
         /// The setting that names the redundancy.
         field: PolicyField,
-        /// The reason.
+        /// The reason why pairs cannot have the redundancy.
         error: RedundancyError,
     },
-    /// A number is outside of its limits.
+    /// The value of a setting is outside of its limits.
     #[error("redundancy.{field} is {value}; it must be {min}..={max}")]
     Limit {
-        /// The setting.
+        /// The name of the setting.
         field: &'static str,
         /// The value of the setting.
         value: u64,
-        /// The smallest value.
+        /// The smallest allowed value of the setting.
         min: u64,
-        /// The largest value.
+        /// The largest allowed value of the setting.
         max: u64,
     },
 }
@@ -128,7 +128,7 @@ pub enum PromotedRedundancy {
     /// EC-oriented with the same code; the owner of the pair's block moves the pair in place.
     #[default]
     Oriented,
-    /// Replicated.
+    /// Promoted pairs become replicated.
     Replicated,
 }
 
@@ -162,13 +162,13 @@ impl Policy {
 /// The numbers of automatic changes of redundancy, and of fallbacks, in sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transitions {
-    /// The number of pairs that became erasure-coded.
+    /// The number of pairs that became erasure-coded by demotion.
     pub demoted_pairs: u64,
-    /// The bytes of the values of these pairs.
+    /// The number of bytes of the demoted pairs' values.
     pub demoted_bytes: u64,
-    /// The number of pairs that got copies.
+    /// The number of pairs that got copies by promotion.
     pub promoted_pairs: u64,
-    /// The bytes of the values of these pairs.
+    /// The number of bytes of the promoted pairs' values.
     pub promoted_bytes: u64,
     /// The number of writes that were replicated because they could not have their redundancy.
     pub fallbacks: u64,
@@ -200,9 +200,9 @@ impl Transitions {
 /// A setting of a policy, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyField {
-    /// The default.
+    /// The default redundancy.
     Default,
-    /// The rule with this number, from 0.
+    /// The redundancy of the rule with this number, from 0.
     Rule(usize),
 }
 
@@ -250,7 +250,7 @@ impl RedundancyRules {
         rules.check().map(|()| rules)
     }
 
-    /// Returns these rules with another fallback.
+    /// Returns the same rules with another fallback.
     pub const fn with_fallback(self, fallback: Fallback) -> RedundancyRules {
         RedundancyRules { fallback, ..self }
     }
@@ -280,7 +280,7 @@ impl RedundancyRules {
         self.default
     }
 
-    /// The rules, in ascending order of length.
+    /// Returns the rules by length, in ascending order of length.
     pub fn by_size(&self) -> impl Iterator<Item = SizeRule> {
         self.rules.into_iter().map_while(|rule| rule)
     }
@@ -330,7 +330,7 @@ pub enum Placement {
     Exactly(RedundancyDemand),
     /// The redundancy of the existing pair, if the new value can have it.
     LikeExisting {
-        /// The redundancy of a new pair, and of one that cannot keep its own.
+        /// The redundancy of a new pair, and of an existing pair whose redundancy the new value cannot have.
         otherwise: RedundancyDemand,
     },
 }
@@ -360,7 +360,7 @@ impl Placement {
 /// A redundancy, and the treatment of a pair that cannot have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyDemand {
-    /// The redundancy.
+    /// The demanded redundancy.
     pub redundancy: Redundancy,
     /// Whether, if key and value do not fit this redundancy, the pair is replicated; otherwise the write fails.
     pub falls_back_by_length: bool,
@@ -369,7 +369,7 @@ pub struct RedundancyDemand {
 }
 
 impl RedundancyDemand {
-    /// Whether the pair is replicated after this error; otherwise the write fails with it.
+    /// Whether the pair is replicated after this error. Otherwise the write fails with the error.
     pub fn falls_back(&self, from: &RedundancyError) -> bool {
         match from {
             RedundancyError::TooFewNodes { .. } => self.falls_back,

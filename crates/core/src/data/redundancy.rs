@@ -55,7 +55,7 @@ pub enum OrientationError {
          these, or `replicated`"
     )]
     Replicas {
-        /// The number of replicas.
+        /// The number of replicas of EOR(r, k).
         replicas: u8,
     },
     /// There are fewer parity chunks than copies, but each copy needs the node of a parity chunk of its own.
@@ -66,9 +66,9 @@ pub enum OrientationError {
         coding.m()
     )]
     TooLittleParity {
-        /// The number of replicas.
+        /// The number of replicas of EOR(r, k).
         replicas: u8,
-        /// The erasure code.
+        /// The erasure code that the pair can get.
         coding: Coding,
     },
     /// The loss of r - 1 nodes could take all data chunks, and with them the addresses of the copies.
@@ -78,9 +78,9 @@ pub enum OrientationError {
         coding.k()
     )]
     TooFewDataChunks {
-        /// The number of replicas.
+        /// The number of replicas of EOR(r, k).
         replicas: u8,
-        /// The erasure code.
+        /// The erasure code that the pair can get.
         coding: Coding,
     },
 }
@@ -210,9 +210,9 @@ pub enum RedundancyError {
         coding.chunks()
     )]
     TooFewNodes {
-        /// The erasure code.
+        /// The erasure code for which there are too few memory nodes.
         coding: Coding,
-        /// The number of memory nodes.
+        /// The number of memory nodes that the cluster has.
         members: usize,
     },
     /// The value is so small that chunks would consist mostly of headers.
@@ -221,11 +221,11 @@ pub enum RedundancyError {
          replicate"
     )]
     ValueTooSmall {
-        /// The erasure code.
+        /// The erasure code for which the value is too small.
         coding: Coding,
-        /// The length of the value.
+        /// The length of the value, in bytes.
         bytes: usize,
-        /// The smallest allowed length of the value.
+        /// The smallest allowed length of the value, in bytes.
         min_bytes: usize,
     },
     /// No pair can consist of copies alone; only the store makes copies.
@@ -237,11 +237,11 @@ pub enum RedundancyError {
          the key stands in every chunk; use a smaller code, or replicate"
     )]
     KeyTooLarge {
-        /// The erasure code.
+        /// The erasure code for which the key is too large.
         coding: Coding,
-        /// The length of the key.
+        /// The length of the key, in bytes.
         bytes: usize,
-        /// The largest allowed length of the key.
+        /// The largest allowed length of the key, in bytes.
         max_bytes: usize,
     },
 }

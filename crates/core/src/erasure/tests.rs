@@ -27,7 +27,7 @@ fn inverse(a: u8) -> u8 {
 }
 
 impl Oracle {
-    /// Returns the factor of each data chunk in chunk `number`.
+    /// Returns the factor by which chunk `number` contains each data chunk.
     fn row(&self, number: usize) -> Vec<u8> {
         let k = self.0.k();
         let of =
@@ -101,7 +101,7 @@ fn all_codings() -> impl Iterator<Item = Coding> {
     (0..=u8::MAX).flat_map(|k| (0..=MAX_PARITY + 1).filter_map(move |m| Coding::new(k, m).ok()))
 }
 
-/// Returns for each data chunk bytes that are not all equal.
+/// Returns `len` bytes for each data chunk, not all of them equal.
 fn data(coding: Coding, len: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut state = seed;
     let mut byte = || {
@@ -121,7 +121,7 @@ fn stripe(code: &dyn ErasureCode, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     data.iter().map(|chunk| chunk.to_vec()).chain(parity).collect()
 }
 
-/// Removes chunks, lets the code restore them from the others, and checks the result.
+/// Removes chunks of a stripe, lets the code restore them from the others, and checks the restored bytes.
 fn restores(code: &dyn ErasureCode, stripe: &[Vec<u8>], is_lost: impl Fn(usize) -> bool) {
     let there = stripe.iter().enumerate().filter(|(n, _)| !is_lost(*n));
     let there: Vec<(usize, &[u8])> = there.map(|(n, chunk)| (n, chunk.as_slice())).collect();

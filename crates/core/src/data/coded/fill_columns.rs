@@ -44,7 +44,7 @@ pub(crate) async fn write_parity<F: Fabric>(
     ColumnFill::new(columns, region, fabric, context, copied).write_parity().await
 }
 
-/// The state of the work that fills columns of a region.
+/// The progress of filling columns of a region.
 struct ColumnFill<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
@@ -57,7 +57,7 @@ struct ColumnFill<'r, F> {
     result: &'r mut CopyResult,
 }
 
-/// The number and the bytes of an object's chunk on one column.
+/// The number and the bytes of the chunk that one column holds of an object.
 type NumberedChunk = (u8, Span);
 
 impl<'r, F: Fabric> ColumnFill<'r, F> {
@@ -110,7 +110,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Writes the parity chunks that objects lack.
+    /// Writes the parity chunks that the region's objects lack.
     async fn write_parity(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let k = self.coding.k();
@@ -193,7 +193,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
             let all = batch.data_span(read)?;
             let coding = self.coding;
             let number = usize::from(chunk);
-            // Objects that were never used are zeros, which is no damage.
+            // Objects that were never used consist of zeros, which is no damage.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(all.part(i * bytes, bytes));
                 let is_used = bytes.iter().any(|byte| *byte != 0);
@@ -425,7 +425,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         is_made
     }
 
-    /// Makes a chunk from the copy, which is known to belong to the pair.
+    /// Makes a chunk from a copy that is known to belong to the pair.
     fn make_of_copy(
         &self,
         batch: &VerbBatch,
@@ -461,7 +461,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         self.from.iter().map(read).collect()
     }
 
-    /// Writes zeros where no object lies.
+    /// Writes zeros to a part of the new column in which no object lies.
     async fn zero(&mut self, to: PoolPlace, bytes: u64) -> Result<(), FailedVerb> {
         let mut at = 0;
         while at < bytes {

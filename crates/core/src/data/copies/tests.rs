@@ -77,7 +77,7 @@ fn copies_go_to_nodes_without_data_chunks_and_never_two_to_one() {
         (2, &[4], &all[..6], &[5]),
         (3, &[4], &all, &[5, 6]),
         (3, &[4, 5], &all, &[6, 7]),
-        // There are fewer copies if there are not enough nodes for all.
+        // There are fewer copies than the redundancy demands if there are not enough nodes for all of them.
         (3, &[4], &all[..6], &[5]),
         (3, &[4, 5], &[0, 1, 2, 3, 7], &[7]),
         (3, &[4, 5], &all[..4], &[]),

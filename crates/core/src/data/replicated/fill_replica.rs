@@ -20,7 +20,7 @@ pub(crate) async fn copy_to<F: Fabric>(
     ReplicaFill { fabric, geometry, from: region.places(), to, result: copied }.copy().await
 }
 
-/// The state of the work that fills a new replica.
+/// The progress of filling a new replica of a region.
 struct ReplicaFill<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
@@ -103,7 +103,7 @@ impl<F: Fabric> ReplicaFill<'_, F> {
             let read = batch.read(self.from[0].node, self.from[0].offset + offset, bytes);
             batch = self.execute(batch).await;
             let all = batch.data_span(read)?;
-            // Objects that were never used are zeros, which is no damage.
+            // Objects that were never used consist of zeros, which is no damage.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(object(all, *i));
                 bytes.iter().any(|b| *b != 0) && Object::decode(bytes).is_err()
