@@ -46,7 +46,7 @@ pub struct BlockHeader {
     /// Whether no write of the owner with an object in this block is running. No such write begins before another
     /// header says that the block is in use.
     pub sealed: bool,
-    /// The start of the generations of the block's objects.
+    /// The start of the generations of the block's objects, from which their generations are counted.
     pub base: GenerationBase,
 }
 
@@ -55,7 +55,7 @@ pub struct BlockHeader {
 pub struct GenerationBase {
     /// The generation of an object's first life, unless the object's header shows a later generation.
     pub generation: u16,
-    /// Whether objects may have had more lives than their headers show.
+    /// Whether objects have possibly had more lives than their headers tell.
     pub is_wrapped: bool,
     /// The epoch before which the block must not be used, because it was emptied without a base; 0 if it need not wait.
     pub not_before: u64,
@@ -139,9 +139,9 @@ pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
 /// The division of a block of one size class into objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// The number of objects.
+    /// The number of objects that a block of the class has.
     pub objects: u32,
-    /// Offset of object 0 in the block, in bytes; the same for all classes.
+    /// The offset of the block's first object, in bytes. The offset is the same for all classes.
     pub first_offset: u64,
     /// Size of each object, in bytes.
     pub object_bytes: u64,
@@ -160,7 +160,7 @@ impl BlockShape {
         })
     }
 
-    /// Offset of an object in the block, in bytes.
+    /// Returns the offset of an object in its block, in bytes.
     pub fn offset(&self, object: u32) -> u64 {
         assert!(object < self.objects, "no such object in the block");
         self.first_offset + u64::from(object) * self.object_bytes

@@ -43,7 +43,7 @@ const CODING: usize = 9;
 const TAIL_BYTES: u64 = 40;
 /// The largest number of copies that an object has at one turn.
 pub(crate) const MAX_COPIES: usize = 2;
-/// Bytes of the copy words of one turn.
+/// Bytes of all copy words for one turn of an object.
 const COPY_BYTES: u64 = 8 * MAX_COPIES as u64;
 /// The bit that is set in a copy word that names a copy.
 const PRESENT: u64 = 1 << 16;
@@ -134,7 +134,7 @@ impl Pair<'_> {
     }
 }
 
-/// The facts about a value that all chunks of a pair contain.
+/// The header of a chunk's value: what all chunks of a pair contain about the pair's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StripeHeader {
     value_bytes: u32,
@@ -167,7 +167,7 @@ impl StripeHeader {
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     object: Object<'a>,
-    /// The length of the chunk.
+    /// The length of the chunk, in bytes.
     bytes: usize,
     opcode: Opcode,
     part: StripeHeader,
@@ -253,7 +253,7 @@ impl<'a> Chunk<'a> {
         &self.object.value()[PART_BYTES..]
     }
 
-    /// Whether both chunks belong to one pair and were written by the same write.
+    /// Whether this chunk and `other` belong to one pair and were written by the same write.
     pub(crate) fn agrees(&self, other: &Chunk<'_>) -> bool {
         let of =
             |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes);
@@ -264,7 +264,7 @@ impl<'a> Chunk<'a> {
 /// Chunks that were read for one pair, at most one chunk of each number.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe<'a> {
-    /// At most one chunk of each number.
+    /// The chunks, at most one of each number.
     chunks: ArrayVec<Chunk<'a>, MAX_CHUNKS>,
 }
 
@@ -276,7 +276,7 @@ impl<'a> Stripe<'a> {
         }
     }
 
-    /// Returns the first chunk with which enough chunks agree to restore the value.
+    /// Returns the first chunk that agrees with enough other chunks to restore the value.
     fn first(&self) -> Option<&Chunk<'a>> {
         let agree = |one: &Chunk<'a>| self.chunks.iter().filter(|other| one.agrees(other)).count();
         self.chunks.iter().find(|chunk| agree(chunk) >= chunk.part.coding.k())
@@ -342,7 +342,7 @@ pub struct RestoredPair<'a> {
     object: Object<'a>,
     opcode: Opcode,
     part: StripeHeader,
-    /// The length of each chunk.
+    /// The length of each chunk of the pair, in bytes.
     bytes: usize,
     /// The payloads of all data chunks, concatenated.
     payloads: &'a [u8],

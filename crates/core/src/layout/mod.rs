@@ -53,7 +53,7 @@ pub const ADDRESS_BITS: u32 = 44;
 pub struct Address(u64);
 
 impl Address {
-    /// The address that stands for no object.
+    /// The address that no object has, and that stands for none.
     pub const NONE: Address = Address(0);
 
     /// The address of byte `bytes` of the global memory.

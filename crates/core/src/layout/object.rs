@@ -81,9 +81,9 @@ pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
 /// The contents of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
-    /// The key.
+    /// The key of the pair.
     pub key: &'a [u8],
-    /// The value; empty in the log object of a DELETE.
+    /// The value of the pair; empty in the log object of a DELETE.
     pub value: &'a [u8],
     /// The identity that slot words will show.
     pub identity: Identity,
@@ -129,7 +129,7 @@ pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
 pub enum Value<'a> {
     /// The bytes of the value.
     Bytes(&'a [u8]),
-    /// A value of this length, which the function writes directly into its final place.
+    /// A value of this length, which the function writes directly into the value's place in the object.
     Filled(usize, &'a Fill<'a>),
 }
 
@@ -160,7 +160,7 @@ impl Value<'_> {
     }
 }
 
-/// Makes an object around a value that `bytes` contains in its final place already.
+/// Makes an object around a value that lies in `bytes` already, at its place in the object.
 pub(super) fn enclose(
     bytes: &mut [u8],
     key: &[u8],
@@ -210,11 +210,11 @@ impl fmt::Display for ObjectError {
 /// The key at the start of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyInPrefix<'a> {
-    /// The start has the whole key.
+    /// The start of the object contains the whole key.
     Whole(&'a [u8]),
-    /// The start ends before the key does.
+    /// The start of the object ends before the key does.
     CutOff {
-        /// The length of the key.
+        /// The length of the key, in bytes.
         key_bytes: u64,
     },
 }
@@ -228,7 +228,7 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Checks lengths, used bit and CRC of bytes that came from a memory node.
+    /// Checks the lengths, the used bit and the CRC of an object that was read from a memory node.
     pub fn decode(bytes: &'a [u8]) -> Result<Object<'a>, ObjectError> {
         let total = bytes.len() as u64;
         if total < OVERHEAD_BYTES || bytes[bytes.len() - 1] & USED == 0 {
@@ -304,13 +304,13 @@ impl<'a> Object<'a> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
     }
 
-    /// The key.
+    /// Returns the key that the object contains.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES as usize..][..self.key_bytes]
     }
 
-    /// The value.
+    /// Returns the value that the object contains.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         &self.bytes[self.value_offset()..][..self.value_bytes]
@@ -322,12 +322,12 @@ impl<'a> Object<'a> {
         HEADER_BYTES as usize + self.key_bytes
     }
 
-    /// The identity in the header.
+    /// Returns the identity that the object's header shows.
     pub fn identity(&self) -> Identity {
         Identity::from_word(u64_at(self.bytes, IDENTITY))
     }
 
-    /// Returns the operation that wrote the object; `None` if the byte is no opcode.
+    /// Returns the operation that wrote the object; `None` if the header's byte is no opcode.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_byte(self.bytes[OPCODE])
     }

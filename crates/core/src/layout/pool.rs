@@ -29,9 +29,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 /// A word of the header, which the memory node writes and which clients can READ separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderWord {
-    /// Magic and layout version.
+    /// The word with the magic number and the layout version.
     Layout,
-    /// The id of the cluster that the node serves; 0 if it serves none.
+    /// The word with the id of the cluster that the node serves; 0 if the node serves none.
     Cluster,
     /// The number of the view that the node is at; 0 if it is at none.
     View,
@@ -41,9 +41,9 @@ pub enum HeaderWord {
 
 /// The largest number of nodes that a memory node can bar.
 pub const MAX_BARS: usize = 8;
-/// Bytes of all bars in the header.
+/// Bytes of all bars in the pool's header.
 pub const BARS_BYTES: usize = 8 * MAX_BARS;
-/// The bound of the view numbers in bars: a bar's view number is smaller.
+/// A bound of the views of bars: the number of a bar's view is smaller.
 pub const MAX_BARRED_VIEW: u64 = 1 << 48;
 
 /// Returns the value of a [`HeaderWord::Bar`], which bars `node` for operations that are pinned by views up to `view`.
@@ -52,14 +52,14 @@ pub const fn bar_word(node: MnId, view: u64) -> u64 {
     ((node.0 as u64) << 48) | (view % MAX_BARRED_VIEW)
 }
 
-/// Whether one of the bars of a header bars this node.
+/// Whether the bars of a pool's header include a bar against this node.
 pub fn has_bar(bars: &[u8], node: MnId) -> bool {
     let words = bars.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
     words.into_iter().any(|word| word != 0 && word >> 48 == u64::from(node.0))
 }
 
 impl HeaderWord {
-    /// Returns the offset of the word in the pool.
+    /// Returns the offset of the header word in the pool, in bytes.
     pub const fn offset(self) -> u64 {
         match self {
             HeaderWord::Layout => 0,
@@ -73,7 +73,7 @@ impl HeaderWord {
 /// The value of [`HeaderWord::Layout`], little-endian like all words.
 pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
 
-/// The cluster and the view in a pool's header.
+/// The cluster and the view that a pool's header shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolHeader {
     /// The cluster that the node serves; `None` if it serves none.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UNIT_BYTES;
 
-/// The largest class whose size in units is the class's number.
+/// The largest class whose number is the size of its objects in units.
 const EXACT: u8 = 16;
 /// The number of classes per octave above [`EXACT`].
 const STEPS: u8 = 8;

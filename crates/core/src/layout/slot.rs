@@ -63,7 +63,7 @@ impl Identity {
         Identity(word)
     }
 
-    /// Returns the word for an object's header.
+    /// Returns the identity as a word, as it stands in an object's header.
     pub const fn word(self) -> u64 {
         self.0
     }
@@ -141,7 +141,7 @@ impl Slot {
         (self.0 >> CLASS_SHIFT) as u8 & ((1 << CLASS_BITS) - 1)
     }
 
-    /// The fingerprint: 8 bits of the key's hash.
+    /// The fingerprint in the word: 8 bits of the key's hash.
     pub fn fingerprint(self) -> u8 {
         (self.0 >> FINGERPRINT_SHIFT) as u8
     }
@@ -151,7 +151,7 @@ impl Slot {
         SizeClass::from_code(self.class_code())
     }
 
-    /// The object's address.
+    /// The address of the object that the word refers to.
     pub fn address(self) -> Address {
         let units = self.0 >> ADDRESS_SHIFT & ((1 << ADDRESS_UNIT_BITS) - 1);
         Address::new(units * UNIT_BYTES)

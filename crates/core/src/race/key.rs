@@ -44,7 +44,7 @@ impl HashKey {
 }
 
 impl fmt::Debug for HashKey {
-    /// Shows nothing of the secret.
+    /// Shows no byte of the hash key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")
     }
@@ -58,13 +58,13 @@ pub struct Key<'k> {
 }
 
 impl<'k> Key<'k> {
-    /// Hashes a key by this secret.
+    /// Hashes a key by this hash key.
     #[inline]
     pub fn new(bytes: &'k [u8], secret: &HashKey) -> Key<'k> {
         Key { bytes, hash: SipHasher13::new_with_key(&secret.0).hash(bytes) }
     }
 
-    /// The hash, for tables in local memory.
+    /// Returns the key's hash, for tables in local memory.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash
@@ -100,7 +100,7 @@ impl Deref for Key<'_> {
     }
 }
 
-/// A key that is hashed already, or the bytes of a key.
+/// A key that is hashed already, or the bytes of a key that is not.
 pub trait IntoKey<'k> {
     /// Returns the key, hashed by a cluster's secret. A key that is hashed already is returned as it is.
     fn into_key(self, secret: &HashKey) -> Key<'k>;

@@ -38,7 +38,7 @@ const _: () = assert!(GROUP * 2 * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS)
 /// One item for each backup, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
-/// A slot that contains the identity of an object.
+/// A slot that contains the identity of an object that recovery examines.
 #[derive(Clone, Debug)]
 pub(super) struct RecoverySlot {
     pub slot: SlotRef,
@@ -48,20 +48,20 @@ pub(super) struct RecoverySlot {
     pub backups: PerBackup<Slot>,
 }
 
-/// The step by which recovery ends a write.
+/// The step by which recovery ends a write of the dead client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecoveryStep {
-    /// Do nothing: the primary shows that the round is over.
+    /// Do nothing, because the primary shows that the round is over.
     Done,
     /// Go on with the round, for this word, and commit the word if it wins.
     Commit(Slot),
-    /// Go on with the round, for this tentative word, and withdraw if it wins.
+    /// Go on with the round for this tentative word. If the word wins the round, withdraw the INSERT.
     WinAndWithdraw(Slot),
-    /// Replace the tentative words on the backups by this confirmed one, then commit it.
+    /// Replace the tentative words on the backups by this confirmed word, then commit the confirmed word.
     Confirm(Slot),
     /// Replace the own words on the backups, and then on the primary, by this one of size class 0.
     Withdraw(Slot),
-    /// Do nothing: no correct client leaves these words.
+    /// Do nothing, because no correct client leaves the words that the slot's replicas show.
     Strange,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: boo
     }
 }
 
-/// The words of the slots of one object's key, on some replicas.
+/// The words of all slots of one object's key, on some of the subtable's replicas.
 type Replicas = ArrayVec<BucketWords, MAX_REPLICAS>;
 
 impl<F: Fabric> Recovery<'_, F> {
@@ -196,7 +196,7 @@ impl<F: Fabric> Recovery<'_, F> {
 /// The error that two slots contain the identity of one object, although one attempt of a write changes only one slot.
 struct DuplicateIdentity;
 
-/// Returns the slots that contain the identity of an object.
+/// Returns the slots of a key that contain the identity of an object.
 fn sightings<'w>(
     found: &LoggedObject,
     words: &'w BucketWords,

@@ -50,7 +50,7 @@ use crate::view::View;
 /// The number of objects that are examined together, with 2 READs each of the primary, then 2 of each backup.
 const GROUP: usize = 64;
 
-/// The reason for which a recovery stopped. The recovery can be run again.
+/// The reason why a recovery stopped. The same recovery can be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     /// A memory node that holds a replica of the index or of a block did not answer. The cluster has to go on without
@@ -62,9 +62,9 @@ pub enum RecoveryError {
 /// The contents of one block of the dead client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
-    /// The block was never written to, and can go back to the pool.
+    /// The block was never written to, and can go back to its pool.
     Nothing,
-    /// The block contains objects.
+    /// The block contains objects, possibly incomplete ones.
     Objects {
         /// The size class of the block's objects.
         class: SizeClass,
@@ -77,12 +77,12 @@ pub enum BlockContent {
     Unreadable,
 }
 
-/// The result of a recovery for one block.
+/// The result of a recovery for one of the dead client's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
     /// The address of the block.
     pub block: Address,
-    /// The contents of the block.
+    /// What recovery found in the block.
     pub content: BlockContent,
 }
 
@@ -98,9 +98,9 @@ impl BlockReport {
 /// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryResult {
-    /// Every given block, once, in the order in which recovery walked them.
+    /// One report for each block of the dead client, in the order in which recovery walked the blocks.
     pub blocks: Vec<BlockReport>,
-    /// The number of objects in the walked parts of blocks, incomplete ones included.
+    /// The number of objects in the walked parts of the blocks, including incomplete objects.
     pub walked: u64,
     /// The number of complete objects, whose slots were examined.
     pub examined: u64,
@@ -113,11 +113,11 @@ pub struct RecoveryResult {
     pub committed: u64,
     /// The number of INSERTs that recovery withdrew.
     pub withdrawn: u64,
-    /// The number of rounds that another writer has won.
+    /// The number of the dead client's writes that have lost their rounds to another writer.
     pub dropped: u64,
     /// The number of slots and objects in a state that no correct client leaves. Recovery changed nothing there.
     pub strange: u64,
-    /// The cost: phases (round trips), verbs, atomics and bytes.
+    /// The cost of the recovery: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 
@@ -140,7 +140,7 @@ struct Recovery<'r, F> {
     view: &'r View,
     dead: ClientId,
     batch: VerbBatch,
-    /// Objects that were walked and have yet to be examined.
+    /// Objects that recovery has walked but not examined yet.
     pending: Vec<LoggedObject>,
     report: RecoveryResult,
 }
@@ -206,7 +206,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.cost.add_batch(&self.batch);
     }
 
-    /// Examines walked objects while there are at least `least` of them.
+    /// Examines walked objects as long as at least `least` of them are not examined.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
             let rest = self.pending.split_off(self.pending.len().min(GROUP));

@@ -28,17 +28,17 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::PoolPlace;
 
-/// The outcome of a round for the dead client.
+/// The outcome, for the dead client, of a round that recovery has continued.
 enum ResumedRound {
     /// The dead client has won. In the given slot every backup shows a word of its identity.
     Won(Winner, RecoverySlot),
     Lost,
-    /// The words are such as no round leaves.
+    /// The words on the replicas are such as no round leaves.
     Strange,
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Ends the write of one object.
+    /// Ends the write of one object of the dead client.
     pub(super) async fn finish(
         &mut self,
         found: &LoggedObject,
@@ -137,7 +137,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(from.iter().zip(found).all(|((_, word), found)| found == *word || found == to))
     }
 
-    /// Runs Algorithm 1 until all backups contain `word`, or the round is lost.
+    /// Runs Algorithm 1 of the paper until all backups contain `word`, or the round is lost.
     async fn contend(
         &mut self,
         own: Slot,
@@ -207,7 +207,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.replace(&from, to).await
     }
 
-    /// Withdraws an INSERT, as the winner: on the backups, then on the primary.
+    /// Withdraws an INSERT of the dead client that has won its round: on the backups, then on the primary.
     async fn withdraw(
         &mut self,
         winner: Winner,
@@ -220,7 +220,7 @@ impl<F: Fabric> Recovery<'_, F> {
             && self.replace(&primary, withdrawn).await?)
     }
 
-    /// Commits the word on the primary, as the winner.
+    /// Commits on the primary a word of the dead client that has won its round.
     async fn commit(
         &mut self,
         _winner: Winner,

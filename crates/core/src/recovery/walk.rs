@@ -44,10 +44,10 @@ const _: () = assert!(HEADERS * MAX_PLACES <= crate::verbs::MAX_BATCH_VERBS);
 /// The largest number of bytes of one READ of the walk, except for a single object that has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The bytes of one range of a block, on each replica.
+/// The bytes of one range of a block, as each replica shows them.
 type Places = PerPlace<Span>;
 
-/// A block with a header.
+/// A block of the dead client that has a header.
 pub(super) struct BlockLog {
     block: Address,
     header: BlockHeader,
@@ -190,7 +190,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 continue;
             };
             was_begun = true;
-            // No slot word leads to a copy.
+            // No slot word leads to a copy, so no write depends on it.
             if object.opcode() == Some(Opcode::Copy) {
                 continue;
             }

@@ -1,10 +1,10 @@
-//! Results and errors of a transformation.
+//! Results and errors of the stage *transforming* of a view change.
 
 use crate::data::CopyResult;
 use crate::stats::Cost;
 use crate::verbs::FailedVerb;
 
-/// The reason for which a change could not be carried out.
+/// The reason why the transformation of a view change stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepairError {
     /// A memory node failed. The change has to be run again, possibly in a view without that node.
@@ -35,18 +35,18 @@ pub enum RepairError {
 /// The result of a transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransformResult {
-    /// The number of slots of which at least one remaining replica changed.
+    /// The number of slots that were changed on at least one remaining replica.
     pub slots_changed: u64,
     /// The number of bytes that were copied to new replicas.
     pub bytes_copied: u64,
     /// The number of objects that were damaged at the source of a copy, and were taken from another replica.
     pub objects_repaired: u64,
-    /// The cost: phases (round trips), verbs, atomics and bytes.
+    /// The cost of the transformation: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 
 impl TransformResult {
-    /// Adds the result of copying.
+    /// Adds the result of copying regions or subtables.
     pub(super) fn add(&mut self, copied: &CopyResult) {
         self.bytes_copied += copied.bytes;
         self.objects_repaired += copied.objects_repaired;

@@ -17,7 +17,7 @@ use crate::scrub::leads_here;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
-/// The number of slots that are read in one phase, from each survivor.
+/// The number of slots that one phase reads from each survivor.
 const CHUNK_SLOTS: u64 = 8192;
 
 /// Makes the remaining replicas of a subtable equal.
@@ -30,7 +30,7 @@ pub(super) async fn settle_subtable<F: Fabric>(
     let replicas = view.subtables[subtable as usize].replicas();
     let has_primary = !view.is_without_primary(subtable);
     let mut survivors: Survivors = replicas.iter().copied().collect();
-    // The survivors are in the order in which they are written: the primary last.
+    // The survivors are in the order in which their slots are written, so the primary is the last of them.
     survivors.rotate_left(usize::from(has_primary));
     let mut repair = SubtableSettlement {
         fabric,
@@ -51,15 +51,15 @@ pub(super) async fn settle_subtable<F: Fabric>(
     Ok(())
 }
 
-/// One item for each survivor: the backups in order, then the primary.
+/// One item for each survivor, in the order: the backups, then the primary.
 type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
 type Survivors = PerSurvivor<PoolPlace>;
 
-/// A slot that may have to change.
+/// A slot whose replicas are possibly not equal.
 struct SlotChange {
     /// The number of the slot in the subtable.
     slot: u64,
-    /// The word that each survivor shows.
+    /// The word that each survivor shows in the slot.
     words: PerSurvivor<Slot>,
     to: Slot,
 }
@@ -262,7 +262,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(logs)
     }
 
-    /// Changes, in one phase or none, these slots on some of the survivors.
+    /// Changes, in one phase, the words of these slots on the survivors that show other words. Executes nothing if none
+    /// do.
     async fn write(
         &mut self,
         changes: &[SlotChange],

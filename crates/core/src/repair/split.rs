@@ -31,7 +31,7 @@ const PREFIX_BYTES: u64 = 128;
 /// The largest number of bytes of objects that are read in one phase, except for a single object that has more.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Fills the sibling of a subtable whose replicas are equal.
+/// Fills the sibling of a subtable that is split. The subtable's replicas are equal.
 pub(crate) async fn fill<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -117,7 +117,7 @@ impl<F: Fabric> SubtableSplit<'_, F> {
         self.result.cost.add_batch(&self.batch);
     }
 
-    /// Reads the same range of slots at several places.
+    /// Reads one range of slots at each of several places.
     async fn read<const N: usize>(
         &mut self,
         places: [PoolPlace; N],

@@ -88,24 +88,24 @@ pub(crate) struct SeenFreeBits {
     pub primary_since: u64,
     /// The mark by which the bits had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
-    /// Number and set bits of every bitmap word that is not zero.
+    /// Number and set bits of each word of the free bitmap that is not zero.
     pub words: Vec<(u32, u64)>,
-    /// The number of objects that the bits stand for.
+    /// The number of free objects whose bits are set in `words`.
     pub objects: u32,
 }
 
-/// Whether the free bitmap of a block tells all free objects.
+/// Whether the free bitmap of a block shows all free objects of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verification {
-    /// The bitmap tells all free objects.
+    /// The bitmap shows all free objects of the block.
     Verified,
     /// The bitmap may lack bits, and the block is to be compared with the index.
     Due,
-    /// The comparison found, by this mark, the objects that no slot keeps.
+    /// The comparison found, by this mark, the objects to which no slot word leads.
     Compared { mark: u64, garbage: Vec<u32> },
 }
 
-/// A block of the session.
+/// A block that belongs to the session.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub address: Address,
@@ -118,12 +118,12 @@ pub(crate) struct Block {
     /// A mark, and objects that were given back and become free when all operations that began before the mark have
     /// ended.
     waiting: Option<(u64, Vec<u32>)>,
-    /// The first object that was never allocated, as all behind it.
+    /// The first object of the block that was never allocated. Neither was any object behind it.
     pub(super) fresh: u32,
     pub(super) generations: Generations,
-    /// The number of objects that were allocated for operations which have not ended.
+    /// The number of the block's objects that were allocated for operations which have not ended.
     pub(super) in_flight: u32,
-    /// Objects that are being moved in place; `in_flight` counts them as well.
+    /// Objects that are being moved in place; `in_flight` counts these objects, too.
     moving: Vec<u32>,
     /// Whether the header says on all replicas that the block is sealed; `None` if the replicas may differ.
     pub(super) written: Option<bool>,
@@ -139,7 +139,7 @@ pub(crate) struct Block {
     pub looked: u64,
     /// The same as in [`SeenFreeBits`], at the last reading of the bitmap, or when the block was granted.
     pub primary_since: u64,
-    /// The state of the free bitmap; nothing is `seen` unless it is verified.
+    /// Whether the free bitmap shows all free objects; `seen` is `None` unless it does.
     pub(super) verification: Verification,
     /// Whether the header or the bitmap is being changed. The block must not be taken into use then: if two headers
     /// were on their way, the earlier one could arrive last.
@@ -159,12 +159,12 @@ pub(crate) struct Block {
     pub(super) demoted: u32,
 }
 
-/// The progress of a block on its way back to the pool.
+/// The progress of emptying a block that goes back to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockZeroing {
-    /// Zeros are being written.
+    /// Zeros are being written over the block.
     Begun,
-    /// The block contained only zeros on all replicas at this mark.
+    /// At this mark, the block contained only zeros on all replicas.
     Done(u64),
 }
 
@@ -207,7 +207,7 @@ impl Block {
         Address::new(self.address.bytes() + self.shape.offset(index))
     }
 
-    /// Returns the number of objects that can be allocated.
+    /// Returns the number of the block's objects that can be allocated.
     pub fn free_objects(&self) -> u32 {
         self.free.len() as u32 + (self.shape.objects - self.fresh)
     }
@@ -218,7 +218,7 @@ impl Block {
         self.free_objects() > 0 && is_usable && is_ours
     }
 
-    /// Returns the number of objects that were given back and cannot be allocated yet.
+    /// Returns the number of the block's objects that were given back but cannot be allocated yet.
     pub fn returned_objects(&self) -> u32 {
         let waiting = self.waiting.as_ref().map_or(0, |(_, objects)| objects.len());
         (self.returned.len() + waiting) as u32
@@ -264,7 +264,7 @@ impl Block {
         self.kind == kind && is_usable && free >= u64::from(self.shape.objects)
     }
 
-    /// Whether the block can be emptied, to go back to the pool.
+    /// Whether the block can be filled with zeros, to go back to its pool.
     pub fn may_zero(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         self.is_free() && self.seen.is_none() && is_ours
@@ -279,7 +279,7 @@ impl Block {
         (self.verification, self.seen) = (verification, None);
     }
 
-    /// Records that the free bitmap tells all free objects, except those freed since `seen`.
+    /// Records that the free bitmap shows all free objects of the block, except those freed since `seen`.
     pub fn verify(&mut self, seen: Option<SeenFreeBits>) {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
@@ -296,7 +296,7 @@ impl Block {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let offset = (u64::from(*word) * 64 + u64::from(bit)) * UNIT_BYTES;
-                // Other bits stand for no object that was allocated, so they are left out.
+                // Other bits stand for no allocated object, so they are left out.
                 if let Some(object) = self.shape.object_at(offset)
                     && taken[object as usize]
                 {
@@ -311,7 +311,7 @@ impl Block {
         (objects, marked)
     }
 
-    /// Returns the header that says that the block is in use.
+    /// Returns the block's header with the statement that the block is in use.
     pub(super) fn header_in_use(&self, owner: ClientId) -> BlockHeader {
         let class = self.kind.class;
         let base = self.generations.base();
@@ -332,7 +332,7 @@ impl Block {
         }
         let is_walked = self.written == Some(false) && self.in_use_from <= index;
         if !is_walked && !removed(Mutant::RestingBlockNotWalked) {
-            // Of two headers that are on their way, the earlier could arrive last.
+            // If two headers were being written at a time, the earlier one could arrive last.
             if !self.is_quiet() {
                 return false;
             }
@@ -371,7 +371,7 @@ impl Block {
         next.map(|object| self.object(object))
     }
 
-    /// Records that the Move in place of an object has ended.
+    /// Records that an object's Move in place has ended.
     pub(super) fn end_move(&mut self, object: Address) {
         let index = self.shape.object_at(object.bytes() - self.address.bytes());
         if let Some(at) = self.moving.iter().position(|moving| Some(*moving) == index) {
@@ -392,12 +392,12 @@ impl Block {
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
     }
 
-    /// Whether the header says on all replicas that the block is sealed.
+    /// Whether the header says, on all replicas, that the block is sealed.
     pub fn is_sealed(&self) -> bool {
         self.written == Some(true)
     }
 
-    /// Returns for every object whether it was allocated and is not free.
+    /// Returns for every object of the block whether it was allocated and is not free.
     pub fn taken(&self) -> Vec<bool> {
         let mut taken = vec![false; self.shape.objects as usize];
         taken[..self.fresh as usize].fill(true);
@@ -436,7 +436,7 @@ impl Block {
         self.generations.waits(epoch)
     }
 
-    /// Whether the block's header was read, whatever it says.
+    /// Whether the block's header was read, even if it tells nothing.
     pub fn is_read(&self) -> bool {
         !self.generations.is_open()
     }
@@ -465,19 +465,19 @@ impl Block {
         (self.scrubbed, self.written) = (Some(BlockZeroing::Done(mark)), Some(true));
     }
 
-    /// Returns the epoch before which no session is allowed to use the emptied block.
+    /// Returns the first epoch in which a session is allowed to use the emptied block.
     pub fn not_before(&self) -> u64 {
         self.generations.base().not_before
     }
 
-    /// Takes in the identities that the replicas of an object show in their headers.
+    /// Learns an object's generation from the identities that its replicas show in their headers.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<Identity>>) {
         let at = self.object(object);
         let standing = standing.map(|identity| identity.and_then(|i| i.generation_at(at)));
         self.generations.learn(object, standing);
     }
 
-    /// Makes objects allocatable. The caller has cleared their free bits and learnt their generations.
+    /// Makes free objects allocatable. The caller has cleared their free bits and learnt their generations.
     pub fn reclaim(&mut self, objects: &[u32]) {
         self.free.extend(objects);
     }
@@ -492,7 +492,7 @@ impl Block {
         if self.written == Some(true) {
             (self.in_use_from, self.was_fresh) = (from, self.fresh);
         }
-        // Objects before `in_use_from` were reclaimed, while no operation was under way in the block.
+        // Objects before `in_use_from` were reclaimed while no operation was using the block.
         if from < self.in_use_from {
             (self.in_use_from, self.was_fresh, self.written) = (from, self.fresh, None);
         }

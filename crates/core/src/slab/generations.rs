@@ -38,18 +38,18 @@ const MOST: u16 = u16::MAX - 1;
 /// The count that stands for unknown lives: the object's header has to be read.
 const UNKNOWN: u16 = u16::MAX;
 
-/// The state of the generations of a block.
+/// The state of what a block's owner knows about generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationState {
-    /// The block's header has to be read first, and not before this epoch.
+    /// The block's header has to be read before objects are allocated, and not before this epoch.
     Unread { not_before: u64 },
-    /// No header tells the base, so the block can only be emptied.
+    /// No header tells the base. Nothing can be allocated until the block has been emptied.
     Lost,
-    /// Objects may be allocated.
+    /// The base is known, and objects can be allocated.
     Known,
 }
 
-/// The generations of one block.
+/// The generations of the objects of one block.
 #[derive(Debug)]
 pub(crate) struct Generations {
     state: GenerationState,
@@ -62,7 +62,7 @@ pub(crate) struct Generations {
     wrapped: bool,
     /// Whether the header has been written with `wrapped` for the second time.
     is_told: bool,
-    /// Whether the owner cannot tell how many lives the objects are apart.
+    /// Whether the owner does not know by how many lives the objects differ.
     is_wide: bool,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Generations {
 pub(crate) enum ReplicaHeaders {
     /// No replica has a header, because the block was never used.
     None,
-    /// No header is whole.
+    /// No replica has a whole header.
     Damaged,
     /// The newest base in the headers.
     Base(GenerationBase),
@@ -100,14 +100,14 @@ impl ReplicaHeaders {
 }
 
 impl Generations {
-    /// Returns the generations of a granted block, of which `allocated` objects were allocated before.
+    /// Returns the generations of a granted block whose first `allocated` objects were allocated before.
     pub fn unread(allocated: u32, turns: u16) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
         let state = GenerationState::Unread { not_before: 0 };
         Generations { state, base: 0, turns, lives, wrapped: false, is_told: false, is_wide: false }
     }
 
-    /// Whether objects may be allocated.
+    /// Whether objects can be allocated.
     pub fn is_known(&self) -> bool {
         self.state == GenerationState::Known
     }
@@ -117,7 +117,7 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { not_before } if not_before > epoch)
     }
 
-    /// Whether the header has yet to be read.
+    /// Whether the block's header has yet to be read.
     pub fn is_open(&self) -> bool {
         matches!(self.state, GenerationState::Unread { .. })
     }
@@ -128,7 +128,7 @@ impl Generations {
         self.state = GenerationState::Unread { not_before: 0 };
     }
 
-    /// Whether the header is to be read in this epoch.
+    /// Whether the block's header is to be read in this epoch.
     pub fn is_unread(&self, epoch: u64) -> bool {
         matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
@@ -146,7 +146,7 @@ impl Generations {
                 GenerationState::Unread { not_before: base.not_before }
             }
             ReplicaHeaders::Base(base) => {
-                // The block was emptied without a base, and has waited since.
+                // The block was emptied without a base, and its owner has waited since.
                 let has_waited = base.not_before > 0;
                 // A base that was written for objects with this number of turns is a multiple of it already.
                 self.base = base.generation.next_multiple_of(self.turns) % Slot::GENERATIONS;
@@ -239,7 +239,7 @@ impl Generations {
             self.wrapped = false;
         } else {
             self.wrapped = true;
-            // A session may be one epoch behind.
+            // The epoch that a session knows can be one behind the newest.
             let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
             self.state = GenerationState::Unread { not_before: epoch + waits };
         }
@@ -252,7 +252,7 @@ impl Generations {
         self.is_known() && !self.lives.contains(&UNKNOWN) && !self.is_apart()
     }
 
-    /// Whether the objects are, or may be, too many lives apart for a base.
+    /// Whether the objects differ, or possibly differ, by too many lives for one base.
     pub fn is_apart(&self) -> bool {
         let mut used = self.lives.iter().filter(|lives| **lives > 0 && **lives != UNKNOWN);
         let Some(first) = used.next() else { return self.is_wide };
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!((base.is_wrapped, base.not_before), (true, 7 + WINDOW_EPOCHS + 1));
         assert!(!generations.is_known() && !generations.is_unread(base.not_before - 1));
         assert!(generations.is_unread(base.not_before));
-        // The next owner has to wait, too.
+        // The block's next owner has to wait as long.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
         next.read(&ReplicaHeaders::Base(base), base.not_before);
@@ -356,7 +356,7 @@ mod tests {
         generations.forget();
         generations.read(&ReplicaHeaders::Base(base), 0);
         assert!(generations.is_unknown(4) && !generations.has_base() && !generations.is_apart());
-        // Headers that arrive late change nothing.
+        // Headers that are read after the base is known change nothing.
         generations.read(&ReplicaHeaders::Damaged, 0);
         assert!(generations.is_known());
 

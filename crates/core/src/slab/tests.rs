@@ -27,7 +27,7 @@ fn class() -> SizeClass {
     SizeClass::fitting(1024).unwrap()
 }
 
-/// Adds a block whose header was read, and which no session has used yet.
+/// Adds a block to the slabs. Its header was read, and no session has used it yet.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
     slabs.find(grant.address).expect("it was added").read(&ReplicaHeaders::None, 0);
@@ -130,7 +130,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     let unit = block.shape.offset(1) / UNIT_BYTES;
-    // One of the two bits stands for no object.
+    // One of the two bits stands for no object of the block.
     let words = vec![(0, 1 << unit | 1)];
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
     block.seen = Some(SeenFreeBits { primary_since: 1, mark: 0, words, objects: 1 });
@@ -239,7 +239,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     slabs.header_written(&second);
     let third = take(&mut slabs).unwrap();
     assert_eq!(third.header, None);
-    // The block is sealed, and then taken into use again.
+    // The block is sealed, and is then taken into use again.
     slabs.set_aside();
     let block = Address::new(BLOCK);
     assert!(!slabs.aside()[0].may_seal(), "three writes are under way");
@@ -431,7 +431,7 @@ fn no_replica_has_the_generation_that_comes_next() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         add(&mut slabs, grant(1, 3));
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        // The other replicas have headers that do not name the object.
+        // The headers on the other replicas show no identity of this object.
         let elsewhere = [standing(1, 99), Some(Identity::from_word(0)), None];
         let shown = shown.iter().map(|generation| standing(2, *generation));
         block.learn(2, shown.chain(elsewhere));
@@ -490,7 +490,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     assert_eq!(slabs.next_to_demote(frozen), None);
 }
 
-/// Allocates all objects of the replicated slab, whose objects are never demoted.
+/// Allocates all objects of the replicated slab. Objects of that slab are never demoted.
 fn take_all_of(slabs: &mut Slabs) {
     while take(slabs).is_some() {}
 }

@@ -61,7 +61,7 @@ use crate::view::{PoolPlace, SlotRef, View};
 /// The place where a key was last seen: its slot and the slot's word. The entry of an index cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// The slot.
+    /// The slot in which the key was last seen.
     pub slot: SlotRef,
     /// The word that the slot held. The key was compared with the object that the word refers to.
     pub word: Slot,
@@ -69,7 +69,7 @@ pub struct Hint {
     pub seen: HintTrust,
 }
 
-/// The trust in a hint, which decides how an operation uses it.
+/// The degree of trust in a hint, which decides how an operation uses the hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintTrust {
     /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, the primary certainly showed the word. A
@@ -113,7 +113,7 @@ pub struct WriteResult {
     pub hint_held: bool,
 }
 
-/// One session's side of the protocol: executes the session's operations.
+/// Executes the operations of one session by the protocol.
 pub struct Store<F, H> {
     fabric: F,
     host: H,
@@ -285,7 +285,7 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     /// The number of the operation's pauses. All its waits share this count, so that the host's limit applies to the
     /// whole operation.
     pauses: u32,
-    /// The number of questions to the members that had begun before the operation did.
+    /// The number of questions to the members that the session had begun when the operation began.
     asks_before: u64,
 }
 
@@ -323,7 +323,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.cost.add_batch(&self.batch);
     }
 
-    /// Ends the operation: counts it and keeps its batch for the next one.
+    /// Ends the operation: adds it to the counters, and keeps its batch for the next operation.
     fn finish(self, kind: OpKind) {
         self.store.counters.add(kind, &self.cost);
         self.store.recycle(self.batch);
@@ -371,7 +371,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         slot_word(&self.batch, ticket)
     }
 
-    /// Reads all slots of the key from the primary, in one phase.
+    /// Reads all slots in which the key can be, from the primary, in one phase.
     async fn fetch_words(&mut self, buckets: &Buckets) -> Result<BucketWords, FailedVerb> {
         self.batch.next_phase();
         let tickets = self.read_buckets(buckets);
@@ -404,7 +404,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// Returns the word that the READ of a slot has fetched.
+/// Returns the word that the READ with this ticket has fetched from a slot.
 fn slot_word(batch: &VerbBatch, ticket: Ticket) -> Result<Slot, FailedVerb> {
     let bytes = batch.data(ticket)?;
     Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))

@@ -21,7 +21,7 @@ fn pair<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     Pair { key, value, identity: identity(5), opcode: Opcode::Upsert }
 }
 
-/// Returns all chunks of a pair, in memory that contained other bytes before.
+/// Returns all chunks of a pair, encoded into memory that contained other bytes before.
 fn encoded(pair: Pair<'_>, coding: Coding) -> Vec<Vec<u8>> {
     let class = coding.class(pair.key.len(), pair.value.len()).unwrap();
     let mut chunks = vec![vec![0xee; class.bytes() as usize]; coding.chunks()];
@@ -30,7 +30,7 @@ fn encoded(pair: Pair<'_>, coding: Coding) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// Decodes a chunk, which has to be valid and of this number.
+/// Decodes a chunk, which has to be valid and to have this number.
 fn decoded(bytes: &[u8], coding: Coding, number: usize) -> Chunk<'_> {
     Chunk::decode_of(bytes, identity(5), coding, number).unwrap()
 }
@@ -96,7 +96,7 @@ fn a_chunk_is_an_object() {
     }
 }
 
-/// Returns the value of the pair in the tests below.
+/// Returns the value of the pair that the tests below encode.
 fn one(value: u8) -> [u8; 1000] {
     [value; 1000]
 }
@@ -148,7 +148,7 @@ fn a_value_has_the_checksum_that_its_chunks_tell() {
     }
 }
 
-/// The place of a chunk decides which chunk it is, not the chunk's bytes.
+/// The place where a chunk was read decides which number it must have, not the chunk's bytes.
 #[test]
 fn a_chunk_belongs_to_its_place() {
     let ec = coding(EC.0, EC.1);

@@ -37,13 +37,13 @@ use crate::view::{MAX_REPLICAS, PoolPlace};
 /// The number of bytes of the index that are read in one phase, unless a single subtable has more.
 const PHASE_BYTES: u64 = 1 << 20;
 
-/// A block to be compared.
+/// A block whose objects are compared with the index.
 struct ComparedBlock {
     block: Address,
     shape: BlockShape,
     taken: Vec<bool>,
     kept: Vec<bool>,
-    /// The number of the view since which the block's bitmap is at its place.
+    /// The number of the view since which the block's free bitmap is at its present place.
     primary_since: u64,
 }
 
@@ -213,7 +213,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         let words = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
-            // The block stays unverified until all its bits are set.
+            // The block stays unverified until the free bits of all its garbage are set.
             found.unverify(Verification::Due);
             found.held = true;
             bits_of(found.shape, garbage)

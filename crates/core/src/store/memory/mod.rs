@@ -36,18 +36,18 @@ use crate::stats::OpKind;
 use crate::verbs::{ClientId, Fabric};
 use crate::view::View;
 
-/// The memory of a session.
+/// The blocks of a session, and the objects that it has freed.
 pub(super) struct SessionMemory {
     slabs: RefCell<Slabs>,
     /// Freed objects whose free bits are not set yet.
     freed: PendingFreeBits,
-    /// The number of phases that have read free bitmaps.
+    /// The number of phases that the session has used to read free bitmaps.
     looks: Cell<u64>,
-    /// Whether an operation collects free memory.
+    /// Whether an operation of the session collects free memory.
     reclaiming: Cell<bool>,
     /// The earliest mark at which all blocks can be made unverified again.
     unverifies_from: Cell<u64>,
-    /// The number of operations that search for memory.
+    /// The number of the session's operations that search for memory.
     allocating: Cell<usize>,
     /// Whether the pool had no block left when the session last asked for one.
     pool_was_empty: Cell<bool>,
@@ -84,7 +84,7 @@ impl SessionMemory {
         self.slabs.borrow_mut().begin_move(word, turn)
     }
 
-    /// Ends a Move in place.
+    /// Records that an object's Move in place has ended.
     #[inline]
     pub fn end_move(&self, object: &Allocation) {
         self.slabs.borrow_mut().end_move(object);

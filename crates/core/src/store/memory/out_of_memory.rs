@@ -47,7 +47,7 @@ const ASKED_TOGETHER: u32 = 8;
 const ASKED_IN_VAIN: u32 = 4;
 /// The number of pauses after which a session that waits for the window of a block asks for another block again.
 const ASKED_EVERY: u32 = 32;
-/// The number of pauses that one wait for other sessions counts as.
+/// The number of pauses that one wait for other sessions' blocks counts as.
 const PAUSES_PER_WAIT: u32 = 10;
 /// The largest number of pauses, some 50 ms together, in which an operation waits for reclaimable objects in its
 /// session's blocks.
@@ -139,7 +139,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// searches for memory. Of a class that is short in this session, offers only some blocks.
     pub(in crate::store) fn offer(&self) {
         if self.memory.allocating.get() == 0 {
-            // Other sessions have possibly taken some blocks already.
+            // Other sessions have possibly taken some of the offered blocks already.
             self.take_back();
             let mut slabs = self.memory.slabs.borrow_mut();
             if self.host.take_memory_call() || self.memory.pool_was_empty.get() {
@@ -200,7 +200,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// The search for memory for one slab.
+/// A search for memory for one slab.
 struct MemorySearch<'s, F, H> {
     store: &'s Store<F, H>,
     kind: SlabKind,
@@ -253,7 +253,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         let mut asked = self.ask().await?;
         while asked == BlockRequestResult::Block && !self.has_room() {
             if to_delete {
-                // A DELETE waits for reclaimable objects rather than use one of the last blocks.
+                // A DELETE prefers to wait for reclaimable objects, and leaves the last blocks to other operations.
                 store.collect(kind, *self.least, None, false).await;
                 if self.await_reclaimable().await {
                     return Ok(());
@@ -261,7 +261,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             }
             asked = self.ask().await?;
         }
-        // From now on a block with a single free object is good enough.
+        // From here on, a block with a single free object is good enough.
         *self.least = u32::MAX;
         let mut together = 1;
         let mut in_vain = 0;
@@ -273,7 +273,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             }
             match store.collect(kind, *self.least, None, true).await {
                 CollectResult::Waiting => {}
-                // The search has ended, because `collect` has found memory.
+                // The search has ended, because `collect` has made room.
                 CollectResult::Nothing if self.has_room() => return Ok(()),
                 CollectResult::Freed | CollectResult::Nothing
                     if asked == BlockRequestResult::Called =>
@@ -376,7 +376,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if removed(Mutant::AwaitsOnlyThePool) {
                 continue;
             }
-            // From now on a block with a single free object is good enough.
+            // From here on, a block with a single free object is good enough.
             *self.least = u32::MAX;
             store.memory.slabs.borrow_mut().set_full_aside(kind);
             store.set_free(1).await;
@@ -446,7 +446,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
-                // If the pool has no block beside a subtable, it possibly has others.
+                // If the pool has no block beside a subtable, it possibly has other blocks.
                 let was_empty = &store.memory.pool_was_empty;
                 was_empty.set(was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
@@ -505,16 +505,16 @@ impl Drop for MemoryWaitGuard<'_> {
     }
 }
 
-/// The result of asking for a block.
+/// The result of asking the host for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockRequestResult {
-    /// A block was added, which possibly has no room yet.
+    /// The session has got a block, which possibly has no room yet.
     Block,
-    /// A block was added, and the pool has no further one.
+    /// The session has got a block, and the pool has no further block.
     LastBlock,
-    /// There is no block.
+    /// No memory node has a free block.
     Nothing,
-    /// There is no block, but other sessions are called upon to hand some on.
+    /// No memory node has a free block, but the master has called on other sessions to hand on blocks.
     Called,
     /// A block is possibly available soon.
     Later,

@@ -41,16 +41,16 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{PoolPlace, View};
 
-/// The number of freed objects that are set free together.
+/// The number of freed objects whose free bits are set together.
 pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
 /// The number of blocks whose free bitmaps are read together.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 /// The largest number of a session's blocks that wait for their windows at one time.
 const WAITING_TOGETHER: usize = 4;
-/// The number of bytes that one WRITE overwrites by zeros.
+/// The number of zero bytes that one WRITE writes into a block that is emptied.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Bits to be set in one word of a block's free bitmap.
+/// The bits to set in one word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBits {
     block: Address,
@@ -58,21 +58,21 @@ pub(super) struct FreeBits {
     bits: u64,
 }
 
-/// Freed objects whose free bits are not set yet.
+/// Objects that the session has freed and whose free bits are not set yet.
 #[derive(Debug, Default)]
 pub(super) struct PendingFreeBits {
-    /// The replaced slot words, which protected the freed objects.
+    /// The slot words that led to the freed objects, before they were replaced.
     words: RefCell<Vec<Slot>>,
     /// An empty list, kept for its memory: the bits to set, the next time that objects are set free.
     free_bits: RefCell<Vec<FreeBits>>,
     /// The local epoch of the oldest operation that freed one of these objects, or holds some; `None` without freed or
     /// held objects.
     since: Cell<Option<u64>>,
-    /// The local epochs in which suspended operations were pinned that have possibly replaced words.
+    /// The local epochs in which those suspended operations were pinned that have possibly replaced slot words.
     held: RefCell<Vec<u64>>,
-    /// The number of times that waiting objects were left to a comparison.
+    /// The number of times that the waiting objects were left to a comparison.
     times_left: Cell<u64>,
-    /// Whether free bits are being set.
+    /// Whether an operation is setting free bits.
     setting_free: Cell<bool>,
 }
 
@@ -200,7 +200,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Notes, and publishes if necessary, that an operation that is pinned in this local epoch has freed or holds
     /// something.
     fn waits_since(&self, since: u64) {
-        // The operation that frees first need not be the one that began first.
+        // Of two operations that free objects, the one that frees first possibly began later.
         if self.memory.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.memory.freed.since.set(Some(since));
             self.host.publish_older(since);
@@ -251,7 +251,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             && !self.memory.freed.setting_free.get()
     }
 
-    /// Sets the bits of the freed objects, if there are at least `least`.
+    /// Sets the free bits of the freed objects, if at least `least` objects wait for it.
     pub(in crate::store) async fn set_free(&self, least: usize) {
         if self.sets_free(least) {
             // Boxed, because this case is rare: the futures of operations stay small.
@@ -393,7 +393,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         due.iter().filter_map(known).collect()
     }
 
-    /// Returns whether no running operation possibly knows the objects that were seen set free.
+    /// Returns whether no running operation can know the objects whose free bits were seen.
     fn is_reclaimable(&self, seen: &SeenFreeBits) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
@@ -403,7 +403,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         block.seen.as_ref().is_some_and(|seen| !self.is_reclaimable(seen))
     }
 
-    /// Reclaims what has become reclaimable, unless another operation is collecting.
+    /// Makes freed objects allocatable that have become reclaimable, unless another operation is collecting.
     pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
         if !self.memory.reclaiming.replace(true) {
             let _ends = ReclaimGuard(&self.memory.reclaiming);
@@ -581,11 +581,11 @@ impl Drop for ReclaimGuard<'_> {
     }
 }
 
-/// The result of collecting.
+/// The result of collecting free memory.
 pub(super) enum CollectResult {
-    /// A block went back to the pool.
+    /// A block went back to its pool.
     Freed,
-    /// Something possibly becomes free soon.
+    /// A block or an object possibly becomes free soon.
     Waiting,
     Nothing,
 }
@@ -638,7 +638,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             block.follow(primary_since);
             let is_trusted = *block.verification() == Verification::Verified;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
-            // If nothing new is set free, the earlier finding stays, with its older mark.
+            // If no new free bit is set, the earlier finding stays, with its older mark.
             if words.is_empty() || known || !is_trusted {
                 continue;
             }
@@ -662,7 +662,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         places.into_iter().map(read).collect()
     }
 
-    /// Makes those objects of a block allocatable that were seen set free.
+    /// Makes those objects of a block allocatable whose free bits were seen.
     async fn reclaim(&mut self, block: Address) {
         let primary_since = self.primary_since(block);
         let (objects, cleared) = {
@@ -789,7 +789,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
-            // The block has possibly been taken into use meanwhile.
+            // The block has possibly been taken into use while the zeros were written.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
             found.begin_zeroing(self.op.store.host.epoch());
             slabs.sealed(block).map(|header| header.encode())
@@ -815,7 +815,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             at += count;
         }
         if self.op.pin.traces.has_posted() {
-            // Further zeros can still be written, so the block must not be used.
+            // A WRITE of zeros can still execute, so the block must not be used.
             return;
         }
         if removed(Mutant::ZeroesBeforeTheBase) {

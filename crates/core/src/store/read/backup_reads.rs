@@ -29,7 +29,7 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Subtable, View};
 
-/// The primaries whose slots a session reads from the backups.
+/// The primaries whose slots the session reads from the backups instead.
 #[derive(Debug, Default)]
 pub(super) struct BackupReads {
     /// The number of the view in which the session reads from backups; 0 if it does not. Every read checks this number

@@ -33,21 +33,21 @@ use crate::verbs::{Fabric, MnId, Span, VerbBatch};
 
 /// The result of a re-read for one key.
 pub(in crate::store) enum KeyReread {
-    /// The object is the key's. Contains the place of its value in the batch.
+    /// The object belongs to the key. Contains the place of the value in the batch.
     Value(Span),
-    /// The object is certainly another key's.
+    /// The object certainly belongs to another key.
     OtherKey,
-    /// The slot holds another word by now.
+    /// The slot contains another word by now.
     Stale,
 }
 
 /// The result of a re-read, whether for one key or for any key.
 pub(super) enum PairReread {
-    /// The pair that the object holds.
+    /// The pair that the object contains. The spans are its key and its value in the batch.
     Pair { key: Span, value: Span },
-    /// The object is certainly another key's.
+    /// The object certainly belongs to another key.
     OtherKey,
-    /// The slot holds another word by now.
+    /// The slot contains another word by now.
     Stale,
 }
 
@@ -82,9 +82,9 @@ pub(super) async fn reread_pair<F: Fabric, H: Host>(
 struct Reread<'o, 's, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     hint: Hint,
-    /// The node on which the slot has shown the word.
+    /// The node from which the slot's word was read.
     shown_on: MnId,
-    /// The wanted key; `None` if any key is wanted.
+    /// The key that the operation looks for; `None` if the object of any key is wanted.
     key: Option<Key<'o>>,
 }
 

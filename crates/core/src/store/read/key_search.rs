@@ -28,13 +28,13 @@ const MAX_FETCHED_BYTES: u64 = 64 << 20;
 pub(in crate::store) struct KeySearch<'o, 's, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     key: Key<'o>,
-    /// Whether the latest attempt has read slots from backups although there is a primary.
+    /// Whether the latest attempt has read slots from the backups although the subtable has a primary.
     from_backups: bool,
 }
 
 /// The result of one attempt to find a key.
 pub(in crate::store) enum SearchAttempt {
-    /// The search has ended: with the key's pair, or without one.
+    /// The search has ended. Contains the key's pair, or `None` if the key does not exist.
     Done(Option<LocatedPair>),
     /// A memory node did not answer. The next attempt reads elsewhere, or by a newer view.
     Again,
@@ -42,18 +42,18 @@ pub(in crate::store) enum SearchAttempt {
 
 /// The result of one READ of the buckets of a key, and of the candidates' objects.
 enum IndexLook {
-    /// The search has ended: with the key's pair, or without one.
+    /// The search has ended. Contains the key's pair, or `None` if the key does not exist.
     Done(Option<LocatedPair>),
     /// The slots cannot be read before the view changes.
     AwaitsChange,
-    /// A slot has changed meanwhile, so that the search has to be repeated.
+    /// A slot has changed since it was read, so the search has to be repeated.
     SlotChanged,
 }
 
 /// The words of all slots of a key, as one node has shown them or as all backups agree on them.
 struct ShownSlots {
     words: BucketWords,
-    /// The node that has shown them, or the first of the backups.
+    /// The node that has shown the words, or the first backup if all backups agree on them.
     shown_on: MnId,
     /// The trust in hints that are made from these words.
     seen: HintTrust,
@@ -65,14 +65,14 @@ struct IndexCandidates {
     lookups: ArrayVec<Lookup, MAX_CANDIDATES>,
     /// Slots whose objects are still to be read, or to be re-read from all replicas.
     unproved: ArrayVec<Hint, MAX_CANDIDATES>,
-    /// The error to return if no candidate has the key.
+    /// The error to return if none of the candidates has the key; `None` for no error.
     broken: Option<Error>,
-    /// Whether the pair of some candidate is being lost.
+    /// Whether the pair of one of the candidates is being lost.
     is_being_lost: bool,
 }
 
 impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
-    /// Returns the search for a key by this operation.
+    /// Returns a search for a key, as a part of this operation.
     pub fn new(op: &'o mut StoreOp<'s, F, H>, key: Key<'o>) -> KeySearch<'o, 's, F, H> {
         KeySearch { op, key, from_backups: false }
     }
@@ -82,7 +82,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         self.from_backups
     }
 
-    /// Returns the key's pair as it was at some moment since the operation began.
+    /// Returns the key's pair as it was at some moment after the operation had begun.
     pub(super) async fn run(&mut self, hint: Option<Hint>) -> Result<Option<LocatedPair>, Error> {
         loop {
             self.op.await_readable(self.key).await?;

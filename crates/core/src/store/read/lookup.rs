@@ -34,23 +34,23 @@ pub(in crate::store) struct LocatedPair {
 /// A lookup of one key, with the READs that it has posted.
 #[derive(Clone, Copy)]
 pub(super) enum Lookup {
-    /// READs of a hint's slot, and of the object of the hint's word.
+    /// The READs of a hint's slot, and of the object to which the hint's word leads.
     Hint { hint: Hint, slot: Ticket, object: Fetch },
     /// READs of the slot of a probably outdated hint, and of the object that a switch finds there.
     Switch { at: SlotRef, slot: Ticket, object: SteeredRead },
-    /// READs of the object of a word that a slot has shown.
+    /// The READs of the object to which a word leads that a slot has shown.
     Word { shown: Hint, object: Fetch },
 }
 
-/// The result of one phase of a lookup.
+/// The result that one phase of a lookup brings.
 pub(super) enum LookupResult {
-    /// The key's pair.
+    /// The lookup has found the key's pair.
     Found(LocatedPair),
     /// The slot shows this word instead of the hint's, and the word possibly leads to the key.
     Follow(Hint),
-    /// Neither the slot nor the object leads to the key.
+    /// Neither the word of the slot nor the object of the hint leads to the key.
     OtherKey,
-    /// The object of this word proves nothing: it is reused, being written, or damaged.
+    /// The object of this word proves nothing, because it is reused, being written, or damaged.
     Unproved(Hint),
 }
 
@@ -87,8 +87,7 @@ impl Lookup {
         Some(Lookup::Word { shown, object })
     }
 
-    /// Evaluates the READs, after their phase was executed.
-    // Always inlined: the results are large, and their callers take them apart at once.
+    /// Evaluates the READs of the lookup, after their phase was executed.
     #[inline(always)]
     pub fn advance<F: Fabric, H: Host>(
         self,

@@ -62,7 +62,7 @@ use steered::Steering;
 /// The part of a session's state that only reads use.
 #[derive(Debug, Default)]
 pub(super) struct ReadState {
-    /// Barred primaries, whose slots are read from backups.
+    /// The barred primaries, whose slots are read from the backups instead.
     backups: BackupReads,
     /// Counts of steered READs and of those that were useful.
     steering: Steering,

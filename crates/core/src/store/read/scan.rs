@@ -37,7 +37,7 @@ use crate::view::SlotRef;
 /// The number of re-reads of a slot that other sessions keep changing, before its piece is read anew.
 const MAX_LOOKS: u32 = 4;
 
-/// The largest amount that one piece of a scan reads.
+/// The limits of what one piece of a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
     /// The number of index slots that the piece reads at most; 0 counts as 1.
@@ -56,28 +56,28 @@ impl ScanLimits {
 /// A pair, as a scan shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedPair<'b> {
-    /// Its key.
+    /// The pair's key.
     pub key: &'b [u8],
-    /// Its value.
+    /// The pair's value.
     pub value: &'b [u8],
     /// The pair's redundancy.
     pub redundancy: Redundancy,
 }
 
-/// A pair to be shown; its key and value are in the batch.
+/// A pair that the scan shows; the spans are its key and value in the batch.
 struct ScannedSpans {
     key: Span,
     value: Span,
     redundancy: Redundancy,
 }
 
-/// A slot and its word, with the READs of the word's object.
+/// A slot and its word, with the posted READs of the object to which the word leads.
 struct AskedPair {
     place: Hint,
     object: Fetch,
 }
 
-/// A piece that is being read.
+/// A piece of a scan that is being read.
 struct ScanPiece {
     subtable: u32,
     good: Vec<ScannedSpans>,
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// The read of one piece, as a part of an operation.
+/// The work of reading one piece of a scan, as a part of an operation.
 struct PieceScan<'o, 's, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     limits: ScanLimits,
@@ -304,7 +304,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                 Ok(PairReread::OtherKey | PairReread::Stale) => {}
                 Err(error) => return Err(error),
             }
-            // Another operation has changed the slot.
+            // The slot shows another word, because another operation has changed it.
             let op = &mut *self.op;
             op.batch.next_phase();
             let read = op.read_slot(hint.slot);

@@ -14,9 +14,9 @@ use crate::view::{MAX_DEPTH, View};
 /// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScanRange {
-    /// The first hash of the range. Its bits after the first `depth` are 0.
+    /// The first key hash of the range. Its bits after the first `depth` are 0.
     hash: u64,
-    /// The number of leading bits that all hashes of the range share.
+    /// The number of leading bits that all key hashes of the range share.
     depth: u8,
     /// The first slot that is still to be read.
     slot: u32,
@@ -42,7 +42,7 @@ impl ScanRange {
 /// as text (`Display`, `FromStr`), and continued by another session of the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanCursor {
-    /// The ranges that are left, in descending order; the next one is the last.
+    /// The ranges of key hashes that the scan has still to read, in descending order. The next range is the last.
     parts: Vec<ScanRange>,
 }
 
@@ -50,7 +50,7 @@ pub struct ScanCursor {
 pub(super) enum ScanStep {
     /// Read the slots of this subtable (the first number), from this slot (the second number) on.
     Subtable(u32, u32),
-    /// The scan is done.
+    /// The scan has read everything.
     Nothing,
     /// Wait for a newer view, because the next range is a part of a subtable that this view has not split yet.
     Ahead,
@@ -62,7 +62,7 @@ impl ScanCursor {
         ScanCursor { parts: Vec::from([ScanRange { hash: 0, depth: 0, slot: 0 }]) }
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether the scan has read everything.
     pub fn is_done(&self) -> bool {
         self.parts.is_empty()
     }
@@ -114,7 +114,7 @@ impl fmt::Display for ScanCursor {
     }
 }
 
-/// The error for a text that is no cursor.
+/// The error for a text that is not the text of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no cursor of a scan")]
 pub struct ParseCursorError;
@@ -231,7 +231,7 @@ mod tests {
             "0/0/x",
             "0/0/1/2",
             "1/0/0",
-            // The depth exceeds the maximum.
+            // The depth exceeds the largest allowed depth.
             "0/25/0",
             "0/130/330",
             "0/300/0",

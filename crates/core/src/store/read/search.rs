@@ -43,7 +43,7 @@ impl<F: Fabric, H: Host> SearchResult<'_, F, H> {
     pub fn redundancy(&self) -> Option<Redundancy> {
         let word = self.found?.place.word;
         let view = self.store.view();
-        // A newer view has possibly lost the region.
+        // A newer view has possibly lost the region of the object.
         let (region, _) = view.region_of(word.address())?;
         Some(region.redundancy_of(word))
     }

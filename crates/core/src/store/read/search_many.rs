@@ -48,14 +48,14 @@ pub struct SearchKey<'k> {
     pub hint: Option<Hint>,
 }
 
-/// A key without an answer.
+/// A key of the call for which no answer is known yet.
 #[derive(Clone, Copy)]
 struct PendingKey<'k> {
     /// The key's position in the caller's list.
     at: usize,
     key: Key<'k>,
     hint: Option<Hint>,
-    /// The number of rounds in which the key's place was wrong.
+    /// The number of rounds in which the key's hint or candidates were wrong.
     misses: u8,
 }
 
@@ -71,7 +71,7 @@ enum FirstPhaseSource {
     Buckets(Buckets),
 }
 
-/// The room that READs take in a batch.
+/// The amount of a batch that READs take.
 #[derive(Clone, Copy)]
 struct ReadCost {
     bytes: u64,
@@ -84,13 +84,13 @@ enum FirstPhaseReads {
     Buckets { buckets: Buckets, tickets: [Ticket; 2] },
 }
 
-/// A key that needs the second phase.
+/// A key whose candidates the second phase reads.
 struct FollowedKey<'k> {
     pending: PendingKey<'k>,
     candidates: KeyCandidates,
 }
 
-/// The slots whose words possibly lead to a key.
+/// The slots whose words possibly refer to a key: the key's candidates.
 struct KeyCandidates {
     places: Vec<Hint>,
     /// Whether these are all such slots: then the key does not exist if none of them has it.
@@ -124,13 +124,13 @@ enum KeyOutcome {
 
 /// The result for one key: its value, in the batch of the phase, and its place.
 struct KeyAnswer {
-    /// The key's position in the list.
+    /// The key's position in the caller's list.
     at: usize,
     value: Option<Span>,
     place: Option<Hint>,
 }
 
-/// The results of a round, separately for its two phases.
+/// The results for keys of one round, separately for its two phases.
 #[derive(Default)]
 struct PhaseAnswers {
     /// The batch of the first phase. Set when the second phase begins, because that one uses another batch.
@@ -140,7 +140,7 @@ struct PhaseAnswers {
 }
 
 impl PhaseAnswers {
-    /// Adds a result of the phase under way.
+    /// Adds the result of the phase that was executed last.
     fn add(&mut self, answer: KeyAnswer) {
         let is_second = self.first_batch.is_some();
         if is_second { &mut self.second } else { &mut self.first }.push(answer);
@@ -422,7 +422,8 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         KeyOutcome::Answered
     }
 
-    /// Returns [`KeyOutcome::Waits`] if a node did not answer. Any other failure ends the operation.
+    /// Returns [`KeyOutcome::Waits`] if a node did not answer. For any other failure returns an error, which ends the
+    /// operation.
     fn after_failure(&self, failure: FailedVerb) -> Result<KeyOutcome, Error> {
         if failure.error == VerbError::Unreachable {
             Ok(KeyOutcome::Waits)
@@ -431,7 +432,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         }
     }
 
-    /// Posts the second phase for as many keys as fit.
+    /// Posts the READs of the second phase for as many keys as fit into the batch.
     fn post_second(&mut self, followed: Vec<FollowedKey<'k>>) -> Vec<CandidateReads<'k>> {
         let mut asked = Vec::with_capacity(followed.len());
         self.op.batch.clear();
@@ -444,7 +445,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         asked
     }
 
-    /// Posts the READs of one key's candidates, if all of them fit.
+    /// Posts the READs of the objects of one key's candidates, if all of them fit into the batch.
     fn post_candidates(&mut self, places: &[Hint]) -> Result<Vec<Lookup>, KeyOutcome> {
         let mut cost = ReadCost { bytes: 0, verbs: 0 };
         for place in places {

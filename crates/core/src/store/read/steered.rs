@@ -38,7 +38,7 @@ const WITHOUT: u32 = 16 * ROUND;
 /// Counts of a session's steered READs.
 #[derive(Debug, Default)]
 pub(super) struct Steering {
-    /// The number of steered READs since the latest decision.
+    /// The number of steered READs since the latest decision whether to use them.
     tried: Cell<u32>,
     brought: Cell<u32>,
     /// The number of doubted hints for which the session still uses no steered READ.
@@ -109,7 +109,7 @@ impl SteeredRead {
             Err(failure) => return Err(failure),
         };
         let target = HintTarget::new(view, &store.silent, shown, key);
-        // Only an object that lies whole on the slot's node can be steered to.
+        // A switch can steer a READ only to an object that lies whole on the slot's node.
         let target = target.filter(|target| target.is_beside_its_slot());
         let brought = match (bytes, target) {
             (Some(bytes), Some(target)) => {

@@ -54,7 +54,7 @@ pub(in crate::store) struct HintTarget {
     /// The replica of the object to read, or the chunk that shows its key.
     pub object: PoolPlace,
     pub class: SizeClass,
-    /// Whether the whole object is at that place.
+    /// Whether the whole object lies at the place `object`.
     is_whole: bool,
 }
 
@@ -84,12 +84,12 @@ impl HintTarget {
         (!op.store.reads.backups.has(&op.view, hint.slot.subtable)).then_some(target)
     }
 
-    /// Posts the READ of the slot.
+    /// Posts the READ of the slot to which the hint leads.
     pub fn read_slot(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
-    /// Posts the READs for the value of the object.
+    /// Posts the READs of the object for its value.
     #[inline]
     pub fn fetch(&self, view: &View, silent: &SilentNodes, batch: &mut VerbBatch) -> Fetch {
         if self.is_whole {
@@ -106,7 +106,7 @@ impl HintTarget {
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
-    /// Returns the size of the object, if one READ brings the whole object.
+    /// Returns the size of the object if one READ fetches the whole object, otherwise `None`.
     #[inline]
     pub fn whole_bytes(&self) -> Option<u64> {
         self.is_whole.then(|| self.class.bytes())

@@ -34,7 +34,7 @@ pub(in crate::store) struct LocalEpochs {
     /// Local epochs with the number of operations pinned in each, the oldest first. Seldom more than one entry.
     pinned: RefCell<Vec<(u64, usize)>>,
     suspended: Cell<usize>,
-    /// Whether an operation stays pinned forever, because it was left half-way.
+    /// Whether an operation was left half-way, and so stays pinned forever.
     half_way: Cell<bool>,
 }
 
@@ -43,12 +43,12 @@ impl LocalEpochs {
         self.pinned.borrow().first().map(|(local_epoch, _)| *local_epoch)
     }
 
-    /// Returns whether any operation is pinned or suspended.
+    /// Returns whether any operation of the session is pinned or suspended.
     pub(in crate::store) fn has_pinned_or_suspended(&self) -> bool {
         self.oldest().is_some() || self.suspended.get() > 0
     }
 
-    /// Returns whether an operation was left half-way.
+    /// Returns whether an operation of the session was left half-way.
     pub(in crate::store) fn has_half_way(&self) -> bool {
         self.half_way.get()
     }
@@ -87,7 +87,7 @@ impl LocalEpochs {
     }
 }
 
-/// Returns whether all regions are replicated.
+/// Returns whether all regions of a view are replicated.
 pub(in crate::store) fn has_one_redundancy(view: &View) -> bool {
     view.regions.iter().all(|region| region.redundancy().is_replicated())
 }
@@ -99,14 +99,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.host.publish(PinnedOperations { oldest, suspended });
     }
 
-    /// Returns the newest view that has come.
+    /// Returns the newest view that the host knows.
     #[inline]
     pub(in crate::store) fn newest_view(&self) -> ViewRef {
         self.follow_view();
         self.view.borrow().clone()
     }
 
-    /// Follows the newest view that has come, if it is newer than the session's.
+    /// Lets new operations follow the newest view that the host knows, if it is newer than the session's.
     pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
@@ -158,18 +158,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// The pin of an operation, with the traces that the operation has left.
+/// The pin of an operation, with the doubts that the operation leaves behind.
 pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// The local epoch in which the operation is pinned; `None` if it is not pinned.
     local_epoch: Option<u64>,
     /// The newest epoch that the session knew when the operation was pinned; 0 on an immediate fabric.
     epoch: u64,
-    /// The traces that the operation has left.
+    /// The doubts about verbs of the operation that were not answered.
     pub traces: OperationTraces,
     /// Whether the present attempt has an object whose use has not ended.
     has_object: bool,
-    /// Whether the operation was suspended, and its write is not resolved yet.
+    /// Whether the operation was suspended, and the result of its write is not known yet.
     suspended: bool,
     /// The hold of a suspended write on the memory whose word it has possibly replaced.
     held: Option<MemoryHold>,
@@ -193,7 +193,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.local_epoch.is_some()
     }
 
-    /// Returns the local epoch in which the operation is pinned, if it is.
+    /// Returns the local epoch in which the operation is pinned; `None` if it is not pinned.
     pub fn since(&self) -> Option<u64> {
         self.local_epoch
     }
@@ -211,7 +211,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         }
     }
 
-    /// Pins the operation by the newest view.
+    /// Pins the operation again, by the newest view.
     pub fn resume(&mut self) -> ViewRef {
         let before = self.local_epoch.take();
         let (view, local_epoch) = self.store.begin();
@@ -246,12 +246,12 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
     }
 
-    /// Notes that the attempt has an object, until [`OperationPin::end_object`].
+    /// Notes that the present attempt has an object, until [`OperationPin::end_object`].
     pub fn begin_object(&mut self) {
         self.has_object = true;
     }
 
-    /// Notes that the use of the attempt's object has ended.
+    /// Notes that the use of the present attempt's object has ended.
     #[inline]
     pub fn end_object(&mut self) {
         self.has_object = false;
@@ -264,7 +264,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         }
     }
 
-    /// Notes that the write is resolved.
+    /// Notes that the result of the operation's suspended write is known.
     pub fn resolved(&mut self) {
         if core::mem::take(&mut self.suspended) {
             let suspended = &self.store.local_epochs.suspended;

@@ -217,7 +217,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 }
                 if self.can_look(round, &newest, error)? {
                     self.view = self.pin.resume();
-                    // A further change has possibly begun meanwhile.
+                    // A further view change has possibly begun since.
                     if self.can_look(round, &self.view, error)? {
                         return Ok(());
                     }

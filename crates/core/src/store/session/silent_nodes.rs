@@ -25,13 +25,13 @@ pub(in crate::store) struct SilentNodes {
 }
 
 impl SilentNodes {
-    /// Whether any node is silent.
+    /// Whether any node is silent: it did not answer the session's latest verb to it.
     #[inline]
     pub fn any(&self) -> bool {
         self.any.get()
     }
 
-    /// Whether a node is silent.
+    /// Whether a node is silent: it did not answer the session's latest verb to it.
     #[inline]
     pub fn has(&self, node: MnId) -> bool {
         self.any.get() && self.nodes.borrow().contains(&node)

@@ -9,7 +9,7 @@ use crate::mutant::{Mutant, guard};
 use crate::verbs::{MnId, Verb, VerbBatch, VerbError};
 use crate::view::View;
 
-/// The traces of an operation.
+/// The doubts that an operation leaves because verbs were not answered.
 #[derive(Debug, Default)]
 pub(in crate::store) struct OperationTraces {
     /// Whether the operation has posted CASes or FAAs whose outcome is not known. If the operation ends in this state,
@@ -60,7 +60,7 @@ impl OperationTraces {
         before
     }
 
-    /// Notes the answers to a batch.
+    /// Notes which verbs of a batch were answered.
     pub fn end_wait(&mut self, before: TracesBefore, batch: &VerbBatch) {
         let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
         let is_late = guard(Mutant::LateObjectsForgotten, batch.has_write(is_silent));
@@ -78,13 +78,13 @@ impl OperationTraces {
         }
     }
 
-    /// Notes that the outcome of all posted CASes is known.
+    /// Notes that the outcomes of all CASes and FAAs that the operation has posted are known.
     #[inline]
     pub fn clear_posted(&mut self) {
         self.has_posted = false;
     }
 
-    /// Notes that no WRITE can execute any more.
+    /// Notes that no WRITE of the operation can execute any more.
     pub fn clear_on_its_way(&mut self) {
         self.is_on_its_way = false;
     }
@@ -117,7 +117,7 @@ impl OperationTraces {
         before
     }
 
-    /// Notes that the WRITEs of a repair are answered.
+    /// Notes that the WRITEs of a repair are answered, so that they leave no doubt.
     pub fn restore_posted(&mut self, before: TracesBefore) {
         self.has_posted = before.has_posted;
     }
@@ -126,7 +126,7 @@ impl OperationTraces {
         TracesBefore { has_posted: self.has_posted, is_on_its_way: self.is_on_its_way }
     }
 
-    /// Returns the memory nodes that did not answer.
+    /// Returns the memory nodes that did not answer this operation.
     pub fn unanswered(&self) -> &[MnId] {
         &self.unanswered
     }
@@ -136,7 +136,7 @@ impl OperationTraces {
         self.unanswered.clear();
     }
 
-    /// Forgets, for the same reason, the nodes that did not answer after the first `count` of them.
+    /// Forgets, of the nodes that did not answer, all after the first `count`. Only READs to them were unanswered.
     pub fn forgive_reads_after(&mut self, count: usize) {
         self.unanswered.truncate(count);
     }

@@ -36,10 +36,10 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
-/// The event for which an operation waits here, as errors name it.
+/// The event for which an operation waits that needs vouching members, as errors name it.
 const WORD: &str = "word from the master, or from more than half of the memory nodes";
 
-/// The questions of a session to the members.
+/// The questions by which a session asks the members whether they vouch for its view.
 #[derive(Debug, Default)]
 pub(in crate::store) struct VouchRequests {
     begun: Cell<u64>,
@@ -49,16 +49,16 @@ pub(in crate::store) struct VouchRequests {
 /// The result of the latest question for which more than half of the members vouched.
 #[derive(Debug, Default)]
 struct VouchResult {
-    /// The number of the question.
+    /// The number of the answered question.
     ask: u64,
     /// The number of the view for which the members vouched.
     view: u64,
-    /// Nodes for whose words no majority vouched.
+    /// The nodes that members bar, so that no majority vouched for words that these nodes have shown.
     barred: Vec<MnId>,
 }
 
 impl VouchRequests {
-    /// Returns the number of questions that have begun.
+    /// Returns the number of questions that the session has begun.
     pub fn begun(&self) -> u64 {
         self.begun.get()
     }
@@ -72,7 +72,7 @@ impl VouchRequests {
     }
 }
 
-/// Returns whether this many of the members are enough to vouch.
+/// Returns whether this number of vouching members is a majority of the members.
 fn is_majority(vouching: usize, members: usize) -> bool {
     2 * vouching > members || (2 * vouching == members && removed(Mutant::HalfVouches))
 }
@@ -97,7 +97,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
     }
 
-    /// Does the same for words of a subtable.
+    /// Returns whether the members vouch for words that the operation has read from a subtable.
     pub(in crate::store) async fn is_vouched_for_in(
         &mut self,
         subtable: u32,
@@ -118,7 +118,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(MemberQuestion::new(self, &[]).await_vouching()).await
     }
 
-    /// Does the same for many keys.
+    /// Returns whether the members vouch for what the operation has read for many keys.
     pub(in crate::store) async fn are_vouched_for<'k>(
         &mut self,
         keys: impl Iterator<Item = Key<'k>>,
@@ -149,7 +149,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 struct MemberQuestion<'o, 's, 't, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     subtables: &'t [u32],
-    /// The nodes that have shown the words: the primary of each subtable.
+    /// The nodes that have shown the words to be vouched for: the primary of each subtable.
     primaries: Vec<MnId>,
 }
 
@@ -216,7 +216,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
             (bars, batch.read(node, HeaderWord::View.offset(), 8))
         });
         let reads: Vec<(Ticket, Ticket)> = reads.collect();
-        // The operation's own batch keeps what it has READ.
+        // The operation's own batch is set aside, because it contains what the operation has READ.
         let own = mem::replace(&mut op.batch, batch);
         let unanswered = op.pin.traces.unanswered().len();
         op.phase().await;
