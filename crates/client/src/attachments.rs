@@ -24,7 +24,7 @@ use crate::logic::SessionGate;
 pub(crate) struct Attachments {
     fabric: Rc<AnyFabric>,
     gate: Arc<SessionGate>,
-    /// Ids and identities of the attached nodes.
+    /// The ids and identities of the nodes to which the session is attached.
     attached: RefCell<Vec<(MnId, u64)>>,
     /// The number of the newest view for which [`Attachments::leave_absent`] has been called.
     seen: Cell<u64>,
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// The first byte behind the pool's header.
+    /// The offset of the first byte behind the pool's header.
     const START: u64 = POOL_HEADER_BYTES;
 
     fn node(name: u16) -> (Member, NodeFabrics) {
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(reached(&attachments), [0]);
             attachments.adopt(&gate.view(), nobody);
             assert_eq!(reached(&attachments), [0, 2]);
-            // A member with the same id but another identity, so attaching fails.
+            // The member has the id of a node but another identity, so attaching to it fails.
             let stranger = Member { identity: 1, ..c.clone() };
             let failed = Cell::new(None);
             gate.publish_view(&view(3, &[a, b, &stranger]));

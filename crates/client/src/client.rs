@@ -92,7 +92,7 @@ pub(crate) struct ClientInner {
     /// thread of the parent may have held that lock at the fork.
     first_view: Arc<View>,
     driver: Mutex<Option<AsyncDriver>>,
-    /// The embedded cluster, if the client has started one.
+    /// The embedded cluster, if the client has started one. Dropping this value ends the cluster.
     cluster: Option<KeepAlive>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct CallLimit {
 }
 
 impl CallLimit {
-    /// Returns the part of the op timeout that is left.
+    /// Returns the part of the op timeout that is left for the call.
     pub fn left(&self) -> Duration {
         self.op_timeout.saturating_sub(self.begun.elapsed())
     }
@@ -435,7 +435,7 @@ impl Client {
         self.op_timeout.map(|op_timeout| CallLimit { op_timeout, begun: Instant::now() })
     }
 
-    /// Runs an operation on the driver thread. The first operation starts that thread.
+    /// Runs an operation on the driver thread. The client's first async operation starts that thread.
     async fn drive<R: Send + 'static, E: ErrorFamily + Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, E> + Send + 'static,
@@ -471,7 +471,7 @@ struct ScannedPiece {
     damaged: u64,
 }
 
-/// A copy of a scanned pair.
+/// A copy of a pair that a scan has shown.
 struct OwnedPair {
     key: Vec<u8>,
     value: Vec<u8>,

@@ -67,7 +67,7 @@ pub(crate) struct ClientContext {
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<MemberConnections>,
-    /// Whether a task watches the usage of the memory nodes.
+    /// Whether a task of the client watches the usage of the memory nodes.
     watches_memory: AtomicBool,
     /// The time of the latest report to the master that a node does not answer, for each such node.
     reported: Mutex<HashMap<MnId, Instant>>,
@@ -81,13 +81,13 @@ pub(crate) struct ClientContext {
 #[derive(Default)]
 struct ClientSessionCounts {
     open: BTreeMap<ClientId, Arc<SessionCounters>>,
-    /// Sums over the sessions that have ended.
+    /// Sums over the client's sessions that have ended.
     ended: ClientMetrics,
 }
 
 /// Control connections to the members of a view.
 struct MemberConnections {
-    /// The number of that view.
+    /// The number of the view to whose members the connections lead.
     view: u64,
     clients: NodeClients,
 }
@@ -95,7 +95,7 @@ struct MemberConnections {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl ClientContext {
-    /// Begins to count an open session.
+    /// Begins to count the operations of an open session.
     pub fn began(&self, client: ClientId, counted: Arc<SessionCounters>) {
         self.counts().open.insert(client, counted);
     }
@@ -169,7 +169,7 @@ impl ClientContext {
         }
     }
 
-    /// Ends the client, and with it the embedded cluster if there is one.
+    /// Ends the client, and also its embedded cluster if `with_cluster` is true.
     pub fn close(&self, with_cluster: bool) {
         if with_cluster {
             self.keeping.abort();
@@ -256,7 +256,7 @@ impl ClientContext {
         });
     }
 
-    /// Tells the master how a session has ended.
+    /// Tells the master that a session has ended, by this request.
     pub fn close_session(&self, request: MasterRequest) {
         let master = self.master.with_deadline(CLOSE_TIMEOUT);
         let closed = self.wait(async move { master.call(request).await });

@@ -95,21 +95,21 @@ impl DemotionOrder {
 pub enum DemotionOutcome {
     /// The pair is erasure-coded now, or with [`DemotionOrder::dry_run`] would be.
     Moved {
-        /// The length of the value, in bytes.
+        /// Length of the pair's value, in bytes.
         value_bytes: u64,
         /// The memory that the new redundancy saves, in bytes; negative if it takes more.
         saved_bytes: i64,
     },
-    /// The value is shorter than the order's minimum.
+    /// The pair's value is shorter than the order's minimum.
     Short,
-    /// The pair cannot have the redundancy of the order.
+    /// The pair cannot have the redundancy that the order names.
     Impossible(RedundancyError),
     /// The pair was written, moved or removed after it was found, or [`DemotionOrder::target`] leaves its redundancy as
     /// it is.
     Gone,
     /// A concurrent write of the key has won, so the pair was not demoted.
     Overtaken,
-    /// The demotion failed by an error. The pair may have been changed or not.
+    /// The demotion of the pair failed by an error. The pair has possibly been changed.
     Failed(Error),
 }
 

@@ -41,9 +41,9 @@ pub(crate) struct AsyncDriver {
 struct AsyncDriverState {
     /// Whether the session is lost. Then operations that were submitted go on, but new ones need another driver.
     lost: AtomicBool,
-    /// The gate of the session, once there is one.
+    /// The gate of the driver's session, as soon as the session is open.
     gate: OnceLock<Arc<SessionGate>>,
-    /// The reason why no session could be opened.
+    /// The reason why the driver's session could not be opened.
     failure: OnceLock<String>,
 }
 
@@ -80,7 +80,7 @@ impl AsyncDriver {
         Ok(AsyncDriver { jobs: Some(jobs), thread: Some(thread), state })
     }
 
-    /// Returns whether new operations need another driver.
+    /// Returns whether the driver takes no new operations, so that they need another driver.
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
@@ -127,7 +127,7 @@ impl AsyncDriver {
                 answer
                     .map(|answer| answer.unwrap_or_else(|_| Err(E::from_store(state.no_session()))))
             } else {
-                // This process is a forked child; the operation goes on in the parent.
+                // This process is a forked child. The operation goes on in the parent, so its outcome is unknown here.
                 let outcome = FailedWriteOutcome::Unknown;
                 Poll::Ready(Err(E::from_store(WriteError::Forked { outcome })))
             }
@@ -175,7 +175,7 @@ fn serve(
 /// An event that the loop of [`run`] handles.
 enum AsyncDriverEvent {
     Job(SubmittedOperation),
-    /// An operation has ended.
+    /// An operation of the session has ended.
     Ended,
     End(SessionEndReason),
 }
@@ -185,7 +185,7 @@ enum AsyncDriverEvent {
 enum SessionEndReason {
     /// All senders of operations have been dropped.
     Queue,
-    /// The session is lost.
+    /// The session is lost: it cannot be used any more.
     Session,
 }
 

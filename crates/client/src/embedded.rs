@@ -146,7 +146,7 @@ impl Client {
 
 /// A running embedded cluster. Its drop ends the cluster.
 struct EmbeddedCluster {
-    // Declared in the order in which they are dropped: the master first.
+    // The fields are declared in the order in which they are dropped: the master ends first.
     master: MasterServer,
     nodes: HashMap<MnId, MemoryNode>,
 }

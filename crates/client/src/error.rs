@@ -52,7 +52,7 @@ pub enum ConnectError {
          formed once more. Start it on its newest store; to go on with what is there, start this program again"
     )]
     Forgotten {
-        /// The number of the newest view that this process has seen.
+        /// The number of the newest view that this process has seen of the cluster.
         seen: u64,
         /// The number of the master's view.
         found: u64,
@@ -111,15 +111,15 @@ pub enum ReadError {
     KeyTooLarge {
         /// The length of the key, in bytes.
         bytes: usize,
-        /// The cluster's limit, in bytes.
+        /// The cluster's limit for the length of a key, in bytes.
         max_bytes: usize,
     },
     /// A memory node did not answer.
     #[error("{node} failed: {error}")]
     Unreachable {
-        /// The memory node.
+        /// The memory node that did not answer.
         node: MnId,
-        /// The failure of the verb.
+        /// The error of the verb that the node did not answer.
         error: VerbError,
     },
     /// The read gave up, because its waits reached the op timeout.
@@ -155,7 +155,7 @@ pub enum ReadError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The text of the error.
+        /// The text of the error by which no session was opened.
         reason: String,
     },
 }
@@ -167,9 +167,9 @@ pub enum ScanError {
     /// A memory node did not answer.
     #[error("{node} failed: {error}")]
     Unreachable {
-        /// The memory node.
+        /// The memory node that did not answer.
         node: MnId,
-        /// The failure of the verb.
+        /// The error of the verb that the node did not answer.
         error: VerbError,
     },
     /// The scan gave up, because its waits reached the op timeout.
@@ -205,7 +205,7 @@ pub enum ScanError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The text of the error.
+        /// The text of the error by which no session was opened.
         reason: String,
     },
 }
@@ -289,7 +289,7 @@ impl From<ReadError> for WriteError {
 /// Conversion of the store's error, [`WriteError`], into the error type of one family of calls, which has a part of the
 /// store's variants.
 pub(crate) trait ErrorFamily {
-    /// Converts an error that the store returned for an operation of this family.
+    /// Converts an error of a store operation into an error of this family.
     fn from_store(error: WriteError) -> Self;
 }
 

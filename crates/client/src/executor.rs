@@ -85,7 +85,7 @@ impl Reactor {
         }
     }
 
-    /// Wakes the timers that are due, and returns the time until the next one.
+    /// Wakes the timers whose time has come, and returns the time until the next timer.
     fn fire_timers(&self) -> Option<Duration> {
         let mut timers = self.timers.borrow_mut();
         if !self.origin.is_here() {

@@ -26,7 +26,7 @@ impl SelectedFabric {
         SelectedFabric { kind, refused: None }
     }
 
-    /// Returns the best fabric that reaches all of these members.
+    /// Returns the best fabric by which all of these members can be reached.
     pub fn best(members: &[Member], keys: Option<&Keyring>) -> SelectedFabric {
         let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
         let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);
@@ -104,7 +104,7 @@ mod tests {
             let elsewhere = SelectedFabric::best(&[member(control, shm)], None);
             assert!(elsewhere.kind == FabricKind::Tcp && elsewhere.refused.is_none());
         }
-        // One of two members is on another host.
+        // One of the two members is on another host.
         let members =
             ["127.0.0.1:7401", "192.0.2.77:7401"].map(|c| member(c, Some("/nowhere/socket")));
         assert_eq!(SelectedFabric::best(&members, None).refused, None);

@@ -84,7 +84,7 @@ mod executor;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod logic;
-// The `allow` below: parts of `logic` are used by the simulator only.
+// The `allow` is there because parts of `logic` are used by the simulator only.
 mod context;
 mod demotion;
 mod fabric_selection;

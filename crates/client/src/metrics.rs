@@ -12,20 +12,20 @@ use crate::telemetry::LatencySums;
 /// ([`Client::metrics`](crate::Client::metrics)). Operations are always counted, even if the counts are never read.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMetrics {
-    /// Number of open sessions.
+    /// Number of the client's open sessions.
     pub sessions: u64,
-    /// The fabric of all sessions.
+    /// The fabric that all sessions of the client use.
     pub fabric: Option<FabricKind>,
     /// Whether every memory node lends shared memory on this host, but the pools were missing or closed to this
     /// process, so that another fabric was chosen ([`FabricChoice::Auto`](crate::FabricChoice::Auto)).
     pub is_shm_refused: bool,
-    /// Numbers of operations, and of their phases, verbs and bytes.
+    /// Numbers of the sessions' operations, and of the phases, verbs and bytes of these operations.
     pub stats: Stats,
     /// Accesses to the index caches, by outcome.
     pub cache: CacheStats,
     /// Requests that the work table treated, by outcome; `None` without a work table.
     pub work_table: Option<WorkTableStats>,
-    /// Latencies of operations.
+    /// Latencies of the sessions' operations.
     #[cfg(feature = "telemetry")]
     pub latencies: LatencySums,
 }

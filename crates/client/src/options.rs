@@ -19,7 +19,7 @@ pub enum FabricChoice {
     /// serves them and this host has an RDMA device; else TCP.
     #[default]
     Auto,
-    /// This fabric, or an error.
+    /// The client uses this fabric, and fails to open if it cannot.
     Only(FabricKind),
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for FabricChoice {
 /// `docs/decisions/0041-work-table.md` explains what a work table is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkTable {
-    /// Each request goes to the memory nodes.
+    /// There is no work table: each request goes to the memory nodes by itself.
     #[default]
     Off,
     /// Concurrent gets of a key share one result, and of several puts or updates of a key that wait, only the last is
@@ -108,7 +108,7 @@ impl fmt::Display for WorkTable {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// The fabric. Default: [`FabricChoice::Auto`].
+    /// The fabric between the client and the memory nodes. Default: [`FabricChoice::Auto`].
     pub fabric: FabricChoice,
     /// Capacity of one index cache, in keys. Over a network the client has one cache, over shared memory each session
     /// has one. 0 turns the cache off. Default: 100,000.

@@ -6,7 +6,7 @@
 
 use std::fmt::{Display, Write as _};
 
-/// The content type of a page.
+/// The HTTP content type of a page of metrics.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The type of a metric.
@@ -16,7 +16,7 @@ pub enum MetricKind {
     Counter,
     /// A value that goes up and down.
     Gauge,
-    /// Counts of values by ranges of their size; see [`Family::histogram`].
+    /// A histogram: counts of values by ranges of their size; see [`Family::histogram`].
     Histogram,
 }
 
@@ -25,9 +25,9 @@ pub enum MetricKind {
 pub struct MetricHistogram {
     /// Ascending bounds, each with the number of values that do not exceed it.
     pub bounds: Vec<(f64, u64)>,
-    /// The sum of all values.
+    /// The sum of all values in the histogram.
     pub sum: f64,
-    /// The number of values.
+    /// The number of values in the histogram.
     pub count: u64,
 }
 
@@ -67,12 +67,12 @@ impl Metrics {
         Family { text: &mut self.0, name }
     }
 
-    /// Writes a metric with one value.
+    /// Writes a metric that has one value and no labels.
     pub fn one(&mut self, kind: MetricKind, name: &'static str, help: &str, value: impl Display) {
         self.family(kind, name, help).sample(&[], value);
     }
 
-    /// Returns the whole page.
+    /// Returns the text of the whole page.
     pub fn into_text(self) -> String {
         self.0
     }
@@ -89,7 +89,7 @@ impl Family<'_> {
         self.part("_count", &[label], buckets.count)
     }
 
-    /// Adds a value with these labels.
+    /// Adds to the metric a value with these labels.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.part("", labels, value)
     }

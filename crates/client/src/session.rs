@@ -43,7 +43,7 @@ use crate::survey::FoundPair;
 use crate::telemetry::{OperationSpan, SessionLatencies};
 use crate::writes::{BatchWrite, PutOptions};
 
-/// An owner of resources that must outlive a session.
+/// A reference that keeps alive what must outlive a session.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
 /// Interval between checks for a newer view, while a session opens and a memory node does not answer.
@@ -57,7 +57,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 /// Slots of the index that one piece of a scan reads.
 const SCAN_SLOTS: u32 = 256;
 
-/// A handle of the store that belongs to one thread.
+/// A session with the cluster, used by one thread. Its methods are the operations of the store.
 pub struct Session {
     parts: ProcessBound<SessionParts>,
 }
@@ -112,7 +112,7 @@ impl Session {
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
-            // Without this, the master would count a session that has never begun.
+            // Unless the session is closed here, the master counts a session that has never begun.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
                 client,
@@ -293,7 +293,7 @@ impl Session {
         }
     }
 
-    /// Ends an operation. If the session is fenced, converts the error into [`WriteError::Expelled`].
+    /// Ends an operation. If the session is fenced, its error becomes [`WriteError::Expelled`].
     fn end<T, E: ErrorFamily>(
         &self,
         begun: OperationSpan,
@@ -548,7 +548,7 @@ impl Session {
     }
 }
 
-/// Marks the session as running in [`Session::block_on`], until it is dropped.
+/// Marks the session as running in [`Session::block_on`], until the guard is dropped.
 struct BlockOnGuard<'s> {
     parts: &'s SessionParts,
     was_running: bool,
@@ -576,7 +576,7 @@ impl Drop for BlockOnGuard<'_> {
     }
 }
 
-/// Returns whether an attempt to open a session failed because the session was fenced.
+/// Returns whether a session could not be opened because the cluster fenced it at once.
 fn is_fenced(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Attach(AttachError { cause: AttachCause::Fenced, .. }))
 }
@@ -622,7 +622,7 @@ fn attach_to_newest(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The session still belongs to the parent, which goes on using it.
+        // The session still belongs to the parent process, which goes on using it.
         if !self.parts.is_here() {
             return;
         }

@@ -7,14 +7,14 @@ use fusee_core::stats::OpKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PutCondition {
-    /// No condition: the put adds the key, or replaces its value.
+    /// There is no condition: the put adds the key, or replaces its value.
     #[default]
     Any,
     /// The key must not exist: else the put fails with [`WriteError::AlreadyExists`](crate::WriteError::AlreadyExists),
     /// as an insert does.
     Absent,
-    /// The key must exist: else the put fails with [`WriteError::NotFound`](crate::WriteError::NotFound), as an update
-    /// does.
+    /// The key must exist. Otherwise the put fails with [`WriteError::NotFound`](crate::WriteError::NotFound), as an
+    /// update does.
     Present,
 }
 
@@ -80,16 +80,16 @@ impl PutOptions {
 pub enum BatchWrite<'w> {
     /// A put.
     Put {
-        /// The key.
+        /// The key to put.
         key: &'w [u8],
-        /// The value.
+        /// The new value of the key.
         value: &'w [u8],
-        /// The options.
+        /// The options of the put.
         options: PutOptions,
     },
     /// A delete.
     Delete {
-        /// The key.
+        /// The key to delete.
         key: &'w [u8],
     },
 }
@@ -104,7 +104,7 @@ impl<'w> BatchWrite<'w> {
         BatchWrite::put_with(key, value, PutOptions::default())
     }
 
-    /// Makes a write that adds a key.
+    /// Makes a write that adds a key, which must not exist.
     pub fn insert<K, V>(key: &'w K, value: &'w V) -> BatchWrite<'w>
     where
         K: AsRef<[u8]> + ?Sized,
@@ -113,7 +113,7 @@ impl<'w> BatchWrite<'w> {
         BatchWrite::put_with(key, value, PutOptions::default().if_absent())
     }
 
-    /// Makes a write that replaces the value of a key.
+    /// Makes a write that replaces the value of a key, which must exist.
     pub fn update<K, V>(key: &'w K, value: &'w V) -> BatchWrite<'w>
     where
         K: AsRef<[u8]> + ?Sized,
@@ -131,7 +131,7 @@ impl<'w> BatchWrite<'w> {
         BatchWrite::Put { key: key.as_ref(), value: value.as_ref(), options }
     }
 
-    /// Makes a write that removes a key.
+    /// Makes a write that removes a key, which must exist.
     pub fn delete<K: AsRef<[u8]> + ?Sized>(key: &'w K) -> BatchWrite<'w> {
         BatchWrite::Delete { key: key.as_ref() }
     }
@@ -151,7 +151,7 @@ impl<'w> BatchWrite<'w> {
         }
     }
 
-    /// Returns the length of the value; 0 for a delete.
+    /// Returns the length of the value that is written, in bytes; 0 for a delete.
     pub(crate) fn value_bytes(&self) -> usize {
         match self {
             BatchWrite::Put { value, .. } => value.len(),

@@ -45,11 +45,11 @@ fn uses_all(client: &BlockingClient, turn: &Cell<u32>) {
         client.admin().status().is_ok()
             && client.admin().usage().iter().all(|(_, usage)| usage.is_ok())
     );
-    // Calls that the driver thread executes.
+    // These calls are executed by the driver thread.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(client.client().put(key, b"5")).unwrap();
     assert_eq!(runtime.block_on(client.client().get(key)).unwrap().as_deref(), Some(&b"5"[..]));
-    // A call by another thread, for which this thread waits.
+    // The call is made by another thread, for which this thread waits.
     thread::scope(|scope| scope.spawn(|| client.put(key, b"6").unwrap()).join().unwrap());
     let session = client.session().unwrap();
     session.block_on(session.put(key, b"7")).unwrap();

@@ -175,7 +175,7 @@ fn blocking_calls_work_in_tasks_and_threads() {
     for runtime in [current_thread(), multi_thread()] {
         let theirs = client.clone();
         runtime.block_on(async { tokio::spawn(async move { puts(&theirs) }).await.unwrap() });
-        // This ends the threads of the runtime, and with them their sessions.
+        // Dropping the runtime ends its threads, and the threads' sessions with them.
         drop(runtime);
     }
     let theirs = client.clone();

@@ -91,14 +91,14 @@ fn say(line: &str) {
     output.flush().unwrap();
 }
 
-/// The ways in which a child ends.
+/// The ways in which a forked child ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// The child returns and calls `exit`: destructors of the thread's variables run, and handlers of `atexit`.
     Exit,
     /// The child drops everything that it has, and then calls `exit`.
     DropAll,
-    /// The child ends at once, by `_exit`.
+    /// The child ends at once, by `_exit`, without dropping anything.
     Underscore,
     /// The child panics, and the panic is caught only after all of its frames have been unwound.
     Panic,
@@ -323,7 +323,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
             });
             goes_on(&client, &session, opened);
         }
-        // Only this child drops the inherited values.
+        // Only this child drops the inherited values. The others end without dropping them.
         let pid = fork(End::Exit, || ());
         finish(pid, AT_ONCE);
         goes_on(&client, &session, opened);
@@ -643,7 +643,7 @@ fn main() -> ExitCode {
     let mut failed = Vec::new();
     for fabric in fabrics() {
         for (name, test) in tests {
-            // The servers that these tests start do not serve verbs; embedded ones do.
+            // The servers that these tests start do not serve verbs, but embedded clusters do.
             let is_embedded: Test = an_embedded_cluster_stays_in_the_parent;
             if fabric == FabricKind::Verbs && !std::ptr::fn_addr_eq(test, is_embedded) {
                 continue;

@@ -30,7 +30,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Answer = Result<MasterReply, RpcError>;
 
-/// A question that the keeper has asked.
+/// A question (heartbeat) that the keeper has sent to the master.
 struct Asked {
     at: Duration,
     sessions: Vec<SessionHeartbeat>,
@@ -51,7 +51,7 @@ struct World {
     handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
     /// Those blocks of the latest hand-on request in which objects are in use.
     used: RefCell<Vec<BlockId>>,
-    /// Whether the master acknowledges blocks that are handed on.
+    /// Whether the master acknowledges blocks that the keeper hands on.
     hears: Cell<bool>,
 }
 
@@ -143,7 +143,7 @@ impl Rig {
         gate
     }
 
-    /// Polls the keeper until nothing wakes it any more.
+    /// Polls the keeper until no task or event wakes it any more.
     fn settle(&mut self) {
         let waker = Waker::from(self.woken.clone());
         while self.woken.0.swap(false, Ordering::SeqCst) {
@@ -323,14 +323,14 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     assert_eq!(gate.offers.take_back(), [block(2).block, block(3).block]);
-    // Blocks that the session takes back before they are handed on stay with it.
+    // Blocks that the session takes back before they are handed on stay with the session.
     gate.offer(vec![], vec![block(1)]);
     assert_eq!(gate.offers.take_back(), []);
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
 }
 
-/// Returns a heartbeat answer with the call for memory of number `short`.
+/// Returns an answer to a heartbeat with a call for memory, whose number is `short`.
 fn called(short: u64) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
         Ok(MasterReply::Heartbeat { view, expelled, epochs, mark, .. }) => {
@@ -473,7 +473,7 @@ fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
     rig.open(6);
     rig.settle();
     assert_eq!(rig.last(), (100 * MS, vec![(5, 1), (6, 1)]));
-    // Many new sessions do not cause as many questions, but one every 10 ms.
+    // Many new sessions cause one question every 10 ms, not a question each.
     let before = rig.count();
     for client in 7..107 {
         rig.open(client);
@@ -559,7 +559,7 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
         rig.keeper.open(new.clone());
         let views = || [&old, &other, &new].map(|gate| gate.view().number);
         assert_eq!((views(), rig.keeper.view().number), ([1, 1, 3], 3));
-        // This answers a question that was asked before the view came.
+        // The answer belongs to a question that was asked before the view came.
         rig.answer(renewed(None, &[]));
         assert_eq!(views(), [1, 1, 3]);
         rig.pass(20 * MS);
@@ -639,7 +639,7 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     rig.pass(100 * MS);
     rig.keeper.close(ClientId(5));
     let new = rig.open(7);
-    // The question that still names the closed session is answered late.
+    // The answer to the question that still names the closed session comes late.
     rig.answer(renewed(None, &[5]));
     rig.pass(100 * MS);
     assert_eq!(rig.last().1, [(6, 1), (7, 1)]);

@@ -97,7 +97,7 @@ fn errors_are_taken_apart() {
     assert_eq!(all.each_ref().map(Error::outcome)[1], FailedWriteOutcome::Unknown);
     let texts = all.each_ref().map(Error::to_string);
     assert!(texts.iter().all(|text| text.starts_with("gave up after waiting too long for a test")));
-    // Only the error of a write has an outcome, and its text says it.
+    // Only the error of a write has an outcome, and only its text mentions the outcome.
     assert!(!texts[0].contains("outcome") && !texts[2].contains("outcome"), "{texts:?}");
     assert!(texts[1].contains("(write outcome: unknown)"), "{texts:?}");
     let expelled = WriteError::Expelled { outcome: FailedWriteOutcome::NotApplied };

@@ -42,7 +42,7 @@ fn has(client: &BlockingClient, key: &[u8]) -> String {
     client.redundancy_of(key).unwrap().unwrap().to_string()
 }
 
-/// Waits for counts of the master, which sessions report with their next heartbeat.
+/// Waits until the master's counts satisfy `is_so`. Sessions report them with their next heartbeat.
 fn until(client: &BlockingClient, is_so: impl Fn(Transitions) -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !is_so(client.admin().status().unwrap().transitions) {
@@ -61,7 +61,7 @@ fn what_is_named_beats_what_the_pair_has_and_that_beats_the_rules() {
     {
         client.put(key, &vec![7; bytes]).unwrap();
         assert_eq!(has(&client, key), says);
-        // The pair keeps that redundancy with values of any length that the redundancy allows.
+        // The pair keeps its redundancy with values of any length that the redundancy allows.
         client.update(key, &[8; 2000]).unwrap();
         assert_eq!(has(&client, key), says);
         client.put(key, &[9; 6000]).unwrap();
@@ -119,7 +119,7 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     client.put_with(b"by name", &[7; 2000], named("ec:4+2")).unwrap();
     assert_eq!(has(&client, b"by name"), "replicated");
     until(&client, |transitions| transitions.fallbacks == 2);
-    // A Move has no fallback, so it fails.
+    // A Move has no fallback, so `set_redundancy` fails.
     let error = client.set_redundancy(b"by rule", redundancy("ec:4+2")).unwrap_err();
     assert!(
         matches!(error, WriteError::Redundancy(RedundancyError::TooFewNodes { .. })),

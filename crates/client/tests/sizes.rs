@@ -94,7 +94,7 @@ impl Dice {
     }
 }
 
-/// Runs operations on one thread's keys. Returns the keys with their final values.
+/// Runs operations on the keys of one thread. Returns the keys with their final values.
 fn work(client: &BlockingClient, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
     let mut dice = Dice(thread as u64 + 1);
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| dice.key(thread, number)).collect();

@@ -603,7 +603,7 @@ fn deletes_make_room_in_a_full_pool() {
             assert_eq!(client.insert(&name(first), &value), Err(WriteError::AlreadyExists));
             assert_eq!(client.update(&name(next), &value), Err(WriteError::NotFound));
             assert_eq!(client.delete(&name(next)), Err(WriteError::NotFound));
-            // The deletes are run by another session, which has no memory at all yet.
+            // Another session runs the deletes. It has no memory at all yet.
             let session = client.session().unwrap();
             for i in live.iter().copied().step_by(2) {
                 session.block_on(session.delete(&name(i))).unwrap();
@@ -639,7 +639,7 @@ fn an_idle_session_hands_on_what_it_does_not_need() {
         for i in 0..fitted {
             second.block_on(second.delete(&i.to_le_bytes())).unwrap();
         }
-        // This memory comes from the first session, which is open and idle.
+        // The second session gets this memory from the first session, which is open and idle.
         let again = fill(&second, fitted);
         assert!(again * 10 >= fitted * 9, "{again} of {fitted}");
         for i in 0..fitted + again {

@@ -21,7 +21,7 @@ use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
 
-/// A fake master, the real one behind it, and their memory nodes.
+/// A fake master, the real master behind it, and their memory nodes.
 struct Cluster {
     fake: FakeMaster,
     view: View,
@@ -214,7 +214,7 @@ fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let lost = cluster.view.subtables[0].primary().node;
-    // This is an address at which no server listens.
+    // No server listens at the address.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     cluster.fake.script().moved.insert(lost, nowhere);
     let client = thread::scope(|scope| {

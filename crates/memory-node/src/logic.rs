@@ -53,18 +53,18 @@ use request_order::NodeRequestOrder;
 /// An action that the host of the logic has to carry out before it replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEffect {
-    /// Zero a part of the pool.
+    /// Fill a part of the pool with zeros.
     ZeroPool {
-        /// Offset of the part.
+        /// Offset of the part in the pool, in bytes.
         offset: u64,
-        /// The length of the part.
+        /// The length of the part, in bytes.
         bytes: u64,
     },
     /// Write an entry of the block allocation table to the pool's copy of the table, little-endian.
     WriteTable {
-        /// Offset of the entry.
+        /// Offset of the table entry in the pool, in bytes.
         offset: u64,
-        /// The owner's id.
+        /// The client id of the block's owner.
         value: u32,
     },
     /// Write a word of the pool's header, little-endian and untorn.
@@ -77,7 +77,7 @@ pub enum NodeEffect {
     /// Tell all fabrics which clients below a bound live. The fabrics refuse all other clients below the bound from
     /// then on.
     Living {
-        /// The living clients, and the bound.
+        /// The living clients, and the bound below which all other clients have ended.
         living: LiveClients,
     },
     /// Fence the client on all fabrics. The effect is complete when none of the client's verbs executes any more.
@@ -87,7 +87,7 @@ pub enum NodeEffect {
     },
 }
 
-/// The decision on a request.
+/// The node's decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDecision {
     /// The actions to carry out, in order, before the reply is sent.
@@ -101,7 +101,7 @@ type NodeResult = Result<NodeReply, NodeRefusal>;
 /// Limits on the regions from which an ALLOC takes a block.
 #[derive(Clone, Copy)]
 struct RegionChoice<'a> {
-    /// The regions from which the ALLOC must not take a block.
+    /// Regions from which the ALLOC must not take a block, because they are frozen.
     frozen: &'a [u32],
     /// If not empty: the ALLOC takes a block only from these regions, and only from those with spare blocks.
     spare_of: &'a [u32],
@@ -111,7 +111,7 @@ struct RegionChoice<'a> {
 struct NodeSubtable {
     offset: u64,
     bytes: u64,
-    /// The view for which the subtable was reserved.
+    /// The number of the view for which the subtable was reserved.
     since: u64,
 }
 
@@ -121,7 +121,7 @@ pub enum HeartbeatReply {
     /// The master knows the node. The node repeats the master's note in its next heartbeat; the lease is in
     /// milliseconds.
     Noted(MasterReplyId, u64),
-    /// The reply says nothing about the node. The node goes on sending heartbeats.
+    /// The reply does not concern the node. The node goes on sending heartbeats.
     Nothing,
     /// The master does not know the node, and the node holds nothing of a cluster. The node joins again.
     JoinAgain,
@@ -228,7 +228,7 @@ impl NodeLogic {
         self.handle(request)
     }
 
-    /// Decides on a request.
+    /// Decides on a request to the control service.
     pub fn handle(&mut self, request: NodeRequest) -> NodeDecision {
         let mut effects = Vec::new();
         let answer = match request {
@@ -623,7 +623,7 @@ impl NodeLogic {
         check_clients(clients)?;
         for client in clients {
             self.over.fence(*client);
-            // A repeated request fences again, because the first fence is possibly not complete yet.
+            // A repeated request fences the client again, because the first fence is possibly not complete yet.
             effects.push(NodeEffect::Fence { client: *client });
         }
         Ok(NodeReply::Done)
@@ -648,7 +648,7 @@ impl NodeLogic {
         let mut usage = Usage {
             pool_bytes: self.description.pool_bytes,
             reserved_bytes: self.reserved_bytes,
-            // All reserved bytes outside of regions are in subtables, and in use.
+            // All reserved bytes outside of regions are in subtables, which are always in use.
             used_bytes: self.reserved_bytes.saturating_sub(regions),
             ..Usage::default()
         };
@@ -665,7 +665,7 @@ impl NodeLogic {
     }
 }
 
-/// Returns the lent part of the pool as one free part.
+/// Returns the part of the pool that the node lends, as one free part.
 fn all_free(description: &NodeDescription) -> BTreeMap<u64, u64> {
     BTreeMap::from([(first_extent(description.pool_bytes), description.pool_bytes)])
 }

@@ -42,10 +42,10 @@ const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The time after which an unchanged warning is logged again.
+/// The time after which a warning is logged again if it has not changed.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// Errors of starting a memory node.
+/// Errors by which a memory node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeStartError {
     /// The system does not provide the memory.
@@ -65,7 +65,7 @@ pub enum NodeStartError {
     /// An address of the configuration is invalid.
     #[error("{addr} is no address to listen at: {cause}")]
     Address {
-        /// The address.
+        /// The invalid address.
         addr: String,
         /// The reason.
         cause: String,
@@ -166,7 +166,7 @@ impl MemoryNode {
                 if let Some(dismissal) = send_heartbeats(&master, &member, identity).await {
                     break dismissal;
                 }
-                // The node has no name until it is a member again.
+                // The node has no id in the cluster until it is a member again.
                 tell.send_replace(None);
             };
             warn.send_replace(Some(dismissal));
@@ -268,7 +268,7 @@ impl MemoryNode {
         self.client.clone().unwrap_or_else(over_tcp)
     }
 
-    /// Returns the node's name in the cluster; `None` until it has joined.
+    /// Returns the node's id in the cluster; `None` until it has joined.
     pub fn name(&self) -> Option<MnId> {
         *self.joined.borrow()
     }
@@ -278,7 +278,7 @@ impl MemoryNode {
         self.server.times()
     }
 
-    /// Returns a receiver of the node's name and of the name's changes.
+    /// Returns a receiver of the node's id in the cluster and of its changes.
     pub fn names(&self) -> watch::Receiver<Option<MnId>> {
         self.joined.clone()
     }
@@ -307,7 +307,7 @@ impl MemoryNode {
             {
                 return why;
             }
-            // The node has ended without being dismissed, so the wait never ends.
+            // The node has ended without being dismissed, so this future never completes.
             std::future::pending().await
         }
     }
@@ -360,7 +360,7 @@ fn join_request(description: &NodeDescription, control: &str) -> MasterRequest {
     }
 }
 
-/// Decides on a request, and carries the decision out.
+/// Decides on a request to the control service, and carries the decision out.
 async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeRequest) -> NodeReply {
     let mut node = shared.node.lock().await;
     node.pass(shared.now_ms());
@@ -454,7 +454,7 @@ impl NodeServerState {
     }
 }
 
-/// Joins the master. Tries again until that succeeds, for however long.
+/// Joins the master. Repeats the request until it succeeds, for however long.
 async fn join(
     master: &MasterClient,
     shared: &NodeServerState,

@@ -267,7 +267,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
     assert_eq!(offset_of(&node.handle(subtable(7))), above[1], "the room of one that left");
-    // Three free parts that touch become one part.
+    // Three free parts of the pool that touch become one part.
     let three = reserve(Extent::Subtable { subtable: 8 }, 3 * REGION, 0);
     assert_eq!(offset_of(&node.handle(three)), offsets[2]);
     let NodeReply::Usage(usage) = node.handle(NodeRequest::Usage).reply else { panic!() };
@@ -540,7 +540,7 @@ struct Model {
     fenced: BTreeSet<ClientId>,
     /// The pool's copies of the block tables.
     table: BTreeMap<u64, u32>,
-    /// The extent that the current request releases, if the extent exists.
+    /// The extent that the current request releases, if the node has such an extent.
     released: Option<Place>,
 }
 
@@ -712,7 +712,7 @@ proptest! {
             if repeat && !matches!(request, NodeRequest::Alloc { .. }) {
                 let owners = model.owners.clone();
                 let again = node.handle(request.clone());
-                // A request marked once is refused the second time.
+                // A request marked `once` is refused the second time.
                 let once = matches!(request, NodeRequest::SetOwner { once: true, .. });
                 if !once || step.reply != NodeReply::Done {
                     prop_assert_eq!(&again.reply, &step.reply);
@@ -802,7 +802,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     let asks = of(repairer, 5, JobRequest::BlocksOf { clients: vec![dead] });
     assert_eq!(node.handle(asks).reply, NodeReply::Blocks(vec![(block(1), dead)]));
     assert_eq!(refusal(node.handle(of(repairer, 4, all[1].clone()))), NodeRefusal::Late);
-    // Another repairer works only after the first one is fenced.
+    // Another repairer's jobs work only after the first repairer is fenced.
     node.handle(NodeRequest::Fence { clients: vec![repairer] });
     for late in all {
         let refused = refusal(node.handle(of(repairer, 6, late)));

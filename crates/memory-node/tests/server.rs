@@ -84,7 +84,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });
     let offset = POOL_HEADER_BYTES;
     assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
-    // This stands for a stray write of a session of an older cluster.
+    // The WRITE stands for a late WRITE of a session of an older cluster.
     pool.write_u32(40 << 10, 7);
     assert_eq!(
         ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),

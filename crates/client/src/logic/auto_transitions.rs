@@ -21,7 +21,7 @@ use super::{Environment, SessionHost, SessionLogic};
 const DEMOTED_TOGETHER: u32 = 4;
 /// Limit of objects that one write examines to find pairs to demote.
 const LOOKED_AT: u32 = 16;
-/// Replicas of a pair that promotion makes EC-oriented and that was not EC-oriented before.
+/// Number of replicas that a pair gets if promotion makes it EC-oriented and it never was before.
 const REPLICAS: u8 = 2;
 
 /// A pair that a read has found and that is to be promoted.
@@ -31,7 +31,7 @@ pub(super) struct PromotionCandidate {
     value_bytes: u64,
 }
 
-/// A mark that a demotion runs, which is removed when this is dropped.
+/// A mark that a demotion of the session runs. Dropping the guard removes the mark.
 struct DemotionGuard<'s>(&'s Cell<bool>);
 
 impl Drop for DemotionGuard<'_> {
@@ -41,7 +41,7 @@ impl Drop for DemotionGuard<'_> {
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Returns whether a write has to demote some pairs before it begins.
+    /// Returns whether a write has to demote some pairs of the session before it begins.
     #[inline]
     pub(super) fn demotes(&self) -> bool {
         self.demotion.is_some() && self.gate().is_short() && !self.is_demoting.get()
@@ -110,7 +110,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         is_due.then_some(PromotionCandidate { hint: hint.uncertain(), to, value_bytes })
     }
 
-    /// Promotes a pair.
+    /// Promotes a pair that a read has found.
     pub(super) async fn promote(&self, key: Key<'_>, promotable: PromotionCandidate) {
         let PromotionCandidate { hint, to, value_bytes } = promotable;
         let result = self.store.set_redundancy(key, to, Some(hint)).await;

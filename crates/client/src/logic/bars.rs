@@ -33,7 +33,7 @@ pub(super) struct RequestedBars {
 
 #[derive(Debug, Default)]
 struct ViewBars {
-    /// The number of the view.
+    /// The number of the view in which the bars were requested.
     view: u64,
     primaries: Vec<BarredPrimary>,
 }
@@ -44,11 +44,11 @@ struct BarredPrimary {
     node: MnId,
     /// The members that bar the primary.
     by: Vec<MnId>,
-    /// The longest lease that any of these members knows of.
+    /// The longest lease that any of the barring members knows of.
     lease: Duration,
-    /// Whether an operation is asking for bars now.
+    /// Whether an operation is asking members to bar the primary now.
     is_asked: bool,
-    /// The time at which to ask the other members again.
+    /// The time at which to ask the members again that do not bar the primary yet.
     again: Duration,
     /// The time at which more than half of all members barred the primary, as this session first saw it.
     since: Option<Duration>,
@@ -75,7 +75,7 @@ impl ViewBars {
     }
 }
 
-/// A running request for bars. Its drop, even half-way, allows the next request.
+/// A running request for bars. Dropping the guard, also when the request is dropped half-way, allows the next request.
 struct BarRequestGuard<'b> {
     bars: &'b RequestedBars,
     node: MnId,
@@ -162,7 +162,7 @@ impl RequestedBars {
             tracing::warn!(%node, "neither it nor the master answers: its backups are read after a lease");
             now
         });
-        // A tenth longer, because the clock may have been read a little late.
+        // The lease is taken a tenth longer, because the clock was possibly read a little late.
         let lease = primary.lease.max(lease);
         let is_over = now.saturating_sub(since) >= lease.saturating_add(lease / 10);
         (is_over || removed(Mutant::BarsDoNotWait)).then(|| primary.by.clone())

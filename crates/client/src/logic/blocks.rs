@@ -71,14 +71,14 @@ pub(super) struct BlockSource<E> {
     env: Rc<E>,
     /// Longest wait for one answer of a memory node. It is short enough to ask the other nodes when one is silent.
     node_deadline: Duration,
-    /// Index of the memory node to ask next.
+    /// Index, in the list of members, of the memory node to ask next for a block.
     turn: Cell<usize>,
-    /// Number of requests for blocks for which the master will not be asked.
+    /// Number of the next requests for blocks for which the session does not ask the master.
     without_master: Cell<u32>,
     turns: RequestNumbers,
-    /// Blocks whose return some of their nodes have not acknowledged.
+    /// Blocks that the session has returned, but some of whose nodes have not acknowledged the return.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
-    /// Blocks whose return is running.
+    /// Blocks that the session is returning.
     returning: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted to the session, and that it has neither given back nor handed on.
     held: RefCell<BTreeSet<BlockId>>,
@@ -102,7 +102,7 @@ pub(super) struct BlockSource<E> {
     /// Counter of requests for blocks, and of the beginnings and ends of returns. If it has changed since an answer
     /// about the owners of blocks was requested, that answer may be out of date.
     asked: Cell<u64>,
-    /// Whether the master had no room for a region when it was last asked.
+    /// Whether the master, when last asked for a region, had no room for one.
     refused: Cell<bool>,
     /// Whether the master has said that no session has memory that can become free.
     exhausted: Cell<bool>,
@@ -140,7 +140,7 @@ struct OrphanGrant {
     owner_lives: bool,
 }
 
-/// A guard that keeps a running request counted until it is dropped.
+/// A guard that counts a running request until the guard is dropped.
 struct RunningCountGuard<'b>(&'b Cell<u32>);
 
 impl<'b> RunningCountGuard<'b> {
@@ -289,7 +289,7 @@ impl<E: Environment> BlockSource<E> {
         }
         self.full_in_a_row.set(0);
         let mut allocated = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await;
-        // `lends` concerns the blocks of log objects, which are replicated.
+        // `lends` is only about blocks of log objects, and log objects are replicated.
         let tells = kind.redundancy == Redundancy::Replicated;
         if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
@@ -432,7 +432,7 @@ impl<E: Environment> BlockSource<E> {
         !self.held.borrow().contains(&block)
     }
 
-    /// Returns whether this view allows the session to use a missed block.
+    /// Returns whether this view allows the session to use a block of whose grant it had not learned.
     fn is_usable(&self, block: BlockId, view: &View) -> bool {
         is_valid(view, block)
             && !view.is_region_frozen(block.region)
@@ -664,7 +664,7 @@ impl<E: Environment> BlockSource<E> {
         self.return_to(&nodes, block).await;
     }
 
-    /// Repeats the returns of blocks that some node has not acknowledged.
+    /// Repeats the return of each block that some node has not acknowledged.
     async fn give_back_again(&self, view: &View) {
         let is_due = |block: &BlockId| {
             let is_under_way = self.returning.borrow().contains(block);
@@ -774,7 +774,7 @@ fn alloc_request(
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 
-/// Rotates the list of regions, so that each turn begins with different ones.
+/// Rotates the list of regions, so that it begins with different regions in each turn.
 fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
     let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
     regions.rotate_left(first);

@@ -39,16 +39,16 @@ const MAX_ACCESSES: u16 = 1 << 15;
 /// halved.
 const MIN_AGAIN: u32 = 16;
 const MAX_AGAIN: u32 = 1 << 12;
-/// Number of places in the smallest table.
+/// Number of places for entries in the smallest table.
 const MIN_PLACES: usize = 64;
 
-/// The state of a place in the table.
+/// The state of a place for an entry in the cache's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CachePlaceState {
     Free,
     /// The place has a key that was not used after the hand passed it, or never.
     Passed,
-    /// The place has a key that was used after the hand passed it.
+    /// The place has a key that was used after the CLOCK hand passed the place.
     Used,
 }
 
@@ -109,7 +109,7 @@ impl CacheStats {
         }
     }
 
-    /// Adds the counters of another session.
+    /// Adds the counts of another session to these.
     pub fn merge(&mut self, other: &CacheStats) {
         self.accesses += other.accesses;
         self.hints += other.hints;
@@ -130,7 +130,7 @@ pub struct CacheCounters {
 }
 
 impl CacheCounters {
-    /// Returns the sums so far.
+    /// Returns the sums of all accesses counted so far.
     pub fn stats(&self) -> CacheStats {
         let [hints, bypassed] = [self.hints.get(), self.bypassed.get()];
         let accesses = self.unknown.get() + hints + bypassed;
@@ -147,11 +147,11 @@ pub struct IndexCache {
     capacity: usize,
     hand: usize,
     threshold: f32,
-    /// Counters of the session that is using the cache.
+    /// The counters of the session that is using the cache now.
     counters: Arc<CacheCounters>,
     /// Number of accesses to keys that the session had seen before, and of wrong hints among them.
     again: (u32, u32),
-    /// The certainty about each entry, at the same index as in `table`.
+    /// For each entry of `table`, at the same index: whether it is certain, and since when.
     certainty: CertaintyTable,
 }
 
@@ -182,12 +182,12 @@ impl IndexCache {
         IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
     }
 
-    /// Returns this cache, counting with other counters.
+    /// Returns this cache with other counters, in which its accesses are counted from now on.
     pub fn counting_with(self, counters: Arc<CacheCounters>) -> IndexCache {
         IndexCache { counters, ..self }
     }
 
-    /// Returns the counts so far.
+    /// Returns the counts of accesses so far.
     pub fn stats(&self) -> CacheStats {
         self.counters.stats()
     }
@@ -245,7 +245,7 @@ impl IndexCache {
         for SearchKey { key, .. } in &*keys {
             self.prefetch(key);
         }
-        // All prefetches are under way by now.
+        // The prefetches of all keys have been issued by now.
         for SearchKey { key, hint } in keys {
             *hint = self.hint(key, || false);
         }
@@ -339,7 +339,7 @@ impl IndexCache {
         self.len += 1;
     }
 
-    /// Returns the place at which a search for this hash begins.
+    /// Returns the place at which a search for this key hash begins.
     fn home(&self, hash: u64) -> usize {
         hash as usize & (self.table.len() - 1)
     }
@@ -353,7 +353,7 @@ impl IndexCache {
             return None;
         }
         let mut at = self.home(hash);
-        // The loop ends, because some places of the table are always free.
+        // The loop ends, because the table always has free places.
         loop {
             let entry = &self.table[at];
             match entry.state {

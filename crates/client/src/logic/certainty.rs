@@ -17,10 +17,10 @@ use std::hash::{BuildHasher, RandomState};
 
 use fusee_core::store::HintTrust;
 
-/// The certainty about one entry.
+/// Whether one entry of the index cache certainly belongs to its key, and since when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryCertainty {
-    /// A hash of the key, by the table's secret.
+    /// A hash of the key, made with the table's secret.
     tag: u64,
     /// The epoch of [`HintTrust::FreshSince`]; `u64::MAX` in [`EntryCertainty::NOTHING`].
     epoch: u64,
@@ -30,11 +30,11 @@ impl EntryCertainty {
     const NOTHING: EntryCertainty = EntryCertainty { tag: 0, epoch: u64::MAX };
 }
 
-/// The certainty about the entries of a table.
+/// The [`EntryCertainty`] of every entry of an index cache.
 #[derive(Debug, Default)]
 pub(super) struct CertaintyTable {
     secret: RandomState,
-    /// One for each place of the cache's table; empty until some entry is certain.
+    /// One item for each place of the cache's table; empty until some entry is certain.
     places: Vec<EntryCertainty>,
 }
 
@@ -67,14 +67,14 @@ impl CertaintyTable {
         }
     }
 
-    /// Records that an entry has moved from one place to another.
+    /// Records that an entry of the cache has moved from one place to another.
     pub fn moves(&mut self, from: usize, to: usize) {
         if !self.places.is_empty() {
             self.places[to] = self.places[from];
         }
     }
 
-    /// Resizes the table to `places` places; returns the certainty of the old places.
+    /// Resizes the table to `places` places. Returns the old items, one for each old place.
     pub fn grow(&mut self, places: usize) -> Vec<EntryCertainty> {
         if self.places.is_empty() {
             return Vec::new();

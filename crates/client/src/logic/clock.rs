@@ -20,7 +20,7 @@ use fusee_core::mutant::{Mutant, removed};
 /// The clock of one operation, or of all operations within one deadline.
 #[derive(Clone, Copy, Debug)]
 struct OperationClock {
-    /// The time at which all waits end; [`OperationClock::IDLE`] before the first wait.
+    /// The time at which all waits of the operation end; [`OperationClock::IDLE`] before the first wait.
     end: Duration,
     /// Whether `end` is a deadline that a caller has set.
     is_deadline: bool,
@@ -35,7 +35,7 @@ impl OperationClock {
 pub(super) struct OperationClocks {
     /// The longest time that all waits of an operation without a deadline take together.
     op_timeout: Duration,
-    /// The clock of the operation that is being polled.
+    /// The clock of the operation that is being polled now.
     polled: Cell<Option<OperationClock>>,
 }
 
@@ -121,7 +121,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// Returns the time that is left at each of these times.
+    /// Returns the time that is left at each of the given times.
     async fn asks(clocks: &OperationClocks, times: &[u64]) -> Vec<Option<u64>> {
         let mut answers = Vec::new();
         for time in times {

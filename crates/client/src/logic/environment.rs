@@ -33,7 +33,7 @@ pub trait Environment {
         deadline: Duration,
     ) -> impl Future<Output = Result<NodeReply, RpcError>>;
 
-    /// Sends a request to the master; otherwise like [`Environment::ask_node`].
+    /// Sends a request to the master. Waits and fails like [`Environment::ask_node`].
     fn ask_master(
         &self,
         request: MasterRequest,

@@ -92,7 +92,7 @@ fn what_is_being_marked_is_not_revoked() {
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
-/// A mark passes only with a question that is asked after it.
+/// A mark passes only when a question has been answered that was asked after the mark was made.
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();

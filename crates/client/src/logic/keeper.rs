@@ -57,7 +57,7 @@ use futures_util::task::AtomicWaker;
 
 use super::SessionGate;
 
-/// First and longest pause between checks whether a view has been acknowledged.
+/// First and longest pause between checks whether all sessions have acknowledged a view.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 /// Limit of questions whose epochs are remembered until they have passed. When there are more, the oldest is forgotten,
@@ -67,7 +67,7 @@ const MAX_MARKS: usize = 256;
 /// call without these offers.
 const MOST_WAITS: u32 = 4;
 
-/// The keeper's waiting times.
+/// The times for which the keeper waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeeperTiming {
     /// Longest wait for an answer. It is longer than the master holds an answer, which is a quarter of the lease.
@@ -110,7 +110,7 @@ pub fn lease_end(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration 
 
 /// The keeper's environment.
 pub trait KeeperEnvironment {
-    /// Returns the time by the clock of this process's sessions, or a little earlier.
+    /// Returns the time by the clock that this process's sessions use, or a little earlier.
     fn now(&self) -> Duration;
 
     /// Waits for `time`.
@@ -142,7 +142,7 @@ struct KeeperState {
     /// Counter of changes to the list of sessions that the master should hear of soon.
     changes: u64,
     epochs: ClusterEpochs,
-    /// Number of questions that the keeper has asked the master.
+    /// Number of questions (heartbeats) that the keeper has sent to the master.
     asked: u64,
     /// Questions whose epochs have not passed yet, and the last question whose epoch has passed; see
     /// [`tell_passed`](super::SessionMarks::tell_passed). `settled` has the same for settled epochs.
@@ -161,7 +161,7 @@ struct KeeperState {
 #[derive(Debug, Default)]
 struct QuestionEpochs {
     waiting: VecDeque<(u64, u64)>,
-    /// The last question whose epoch has passed.
+    /// The number of the last question whose epoch has passed.
     over: u64,
 }
 
@@ -187,15 +187,15 @@ impl QuestionEpochs {
 /// The content of a question to the master, as far as the keeper needs it later.
 struct SentHeartbeat {
     changes: u64,
-    /// The number of the view that all sessions had acknowledged; 0 for none.
+    /// The number of the view that all sessions had acknowledged when the question was sent; 0 for none.
     acknowledged: u64,
-    /// The epoch before which no session's operations were pinned.
+    /// The epoch before which no session's operations were pinned when the question was sent.
     pinned_in: u64,
     /// The number of the question; and whether some session waited for epochs to pass.
     question: u64,
     reclaims: bool,
     acked: u64,
-    /// The newest view that the keeper knew when it asked.
+    /// The newest view that the keeper knew when it sent the question.
     view: Arc<View>,
     /// The sessions that the question named, and the time when it was asked.
     named: Vec<ClientId>,
@@ -232,7 +232,7 @@ impl Keeper {
         self.state().timing
     }
 
-    /// Adapts the timing to a lease that the master has told.
+    /// Adapts the keeper's waiting times to a lease that the master has told.
     pub fn follow_lease(&self, lease_ms: u64) {
         self.state().follow_lease(lease_ms);
     }
@@ -330,7 +330,7 @@ impl Keeper {
             (call, call != 0 && waited < MOST_WAITS, state.open().cloned().collect())
         };
         let mut withheld = false;
-        // All sessions hand on concurrently, because no lease is renewed meanwhile.
+        // All sessions hand on blocks concurrently, because no lease is renewed until they have done so.
         let all = gates.iter().map(|gate| {
             let is_withheld = waits && gate.offers.withholds(call);
             withheld |= is_withheld;
@@ -514,7 +514,7 @@ impl Keeper {
     }
 }
 
-/// The new information in an answer to a heartbeat.
+/// What an answer to a heartbeat tells the keeper that it did not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeartbeatNews {
     /// A newer view or epoch, which sessions have to acknowledge.
@@ -523,7 +523,7 @@ enum HeartbeatNews {
 }
 
 impl KeeperState {
-    /// Returns the sessions for which the keeper speaks: all that are not fenced.
+    /// Returns the sessions that heartbeats name: all that are not fenced.
     fn open(&self) -> impl Iterator<Item = &Arc<SessionGate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
     }
@@ -537,7 +537,7 @@ impl KeeperState {
     fn pass(&mut self, question: u64, epochs: ClusterEpochs, mark: u64) -> bool {
         let known = self.epochs;
         let is_newer = epochs.newest > known.newest;
-        // A new master may not know yet how far an earlier master had come.
+        // A new master does not know at first how far the epochs of an earlier master had come.
         self.epochs = ClusterEpochs {
             newest: epochs.newest.max(known.newest),
             passed: epochs.passed.max(known.passed),

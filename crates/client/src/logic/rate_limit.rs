@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fusee_core::data::Promotion;
 
-/// Time over which unused allowance is saved up.
+/// Time for which allowance is saved up that is not used.
 const SAVED: Duration = Duration::from_secs(1);
 /// Limit of keys whose reads are counted in one time window; other keys are not counted before the next one.
 const MAX_KEYS: usize = 4096;
@@ -25,7 +25,7 @@ pub struct ByteRateLimit {
 const NANOS: i128 = 1_000_000_000;
 
 impl ByteRateLimit {
-    /// Makes an allowance that begins now.
+    /// Makes an allowance that begins to grow now.
     pub fn new(bytes_per_s: u64, now: Duration) -> ByteRateLimit {
         ByteRateLimit { bytes_per_s, room: 0, at: now }
     }
@@ -40,7 +40,7 @@ impl ByteRateLimit {
         self.room > 0
     }
 
-    /// Deducts bytes that were used.
+    /// Deducts used bytes from the allowance.
     pub fn spend(&mut self, bytes: u64) {
         self.room = self.room.saturating_sub(i128::from(bytes).saturating_mul(NANOS));
     }
@@ -149,7 +149,7 @@ mod tests {
             ms.iter().map(|ms| promoter.is_due(7, at(*ms))).collect()
         };
         assert_eq!(due(&mut promoter, &[10, 20, 30, 40, 999]), [false, false, true, false, false]);
-        // In the next time window, reads from the last one are not counted.
+        // Reads in the last time window do not count in the next one.
         assert_eq!(due(&mut promoter, &[1000, 1990, 2100, 2200]), [false; 4]);
         assert_eq!(due(&mut promoter, &[2300]), [true]);
     }

@@ -53,17 +53,17 @@ pub struct LogicOptions {
 /// The content of the answer to [`MasterRequest::Open`].
 #[derive(Debug)]
 pub struct OpenReply {
-    /// The session's id.
+    /// The new session's id.
     pub client: ClientId,
     /// The newest view, which has passed its check.
     pub view: View,
-    /// The newest epoch.
+    /// The newest epoch of the cluster.
     pub epoch: u64,
-    /// The lease, in milliseconds.
+    /// The length of the session's lease, in milliseconds.
     pub lease_ms: u64,
     /// Time from the beginning of the lease until the master was asked, in milliseconds.
     pub behind_ms: u64,
-    /// The cluster's policy.
+    /// The cluster's rules for redundancy and its changes.
     pub policy: Policy,
 }
 
@@ -84,7 +84,7 @@ impl OpenReply {
         }
     }
 
-    /// Makes the session's gate. `asked_at` is the time when the master was asked.
+    /// Makes the session's gate. `asked_at` is the time when the master was asked to open the session.
     pub fn gate(self, asked_at: Duration) -> SessionGate {
         let gate = SessionGate::new(self.client, Arc::new(self.view), self.epoch);
         gate.lease.publish(Duration::from_millis(self.lease_ms));
@@ -112,7 +112,7 @@ impl ClosingReport {
     }
 }
 
-/// A session's operations.
+/// The operations of a session.
 pub struct SessionLogic<F, E> {
     pub(super) store: Store<F, SessionHost<E>>,
     pub(super) cache: SessionCache,
@@ -426,7 +426,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         let request = WriteRequest::upsert_filled(key, value_bytes, &fill).placed(placement);
         if let Some(table) = &self.table {
-            // The value is composed in a separate buffer, because followers possibly take it, too.
+            // The value is composed in a separate buffer, because followers of this request possibly take the value,
+            // too.
             self.store.check_write(&request)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);

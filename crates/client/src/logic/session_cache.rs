@@ -34,7 +34,7 @@ impl SessionCache {
         SessionCache { cache: CacheOwnership::Shared(cache), counters: Arc::default() }
     }
 
-    /// Calls `f` with the cache. Accesses by `f` are counted for this session.
+    /// Calls `f` with the index cache. Accesses by `f` are counted for this session.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut IndexCache) -> R) -> R {
         match &self.cache {
@@ -49,7 +49,7 @@ impl SessionCache {
         }
     }
 
-    /// Returns the counts of the session's accesses so far.
+    /// Returns the counts of the session's accesses to the cache so far.
     pub fn stats(&self) -> CacheStats {
         self.counters.stats()
     }

@@ -11,11 +11,11 @@ use crate::telemetry::SessionLatencies;
 /// The counters of a session.
 #[derive(Debug)]
 pub struct SessionCounters {
-    /// Counters of operations.
+    /// Counters of the session's operations.
     pub store: Arc<Counters>,
     /// Counters of accesses to the session's index cache.
     pub cache: Arc<CacheCounters>,
-    /// Latencies of operations.
+    /// Latencies of the session's operations.
     pub latencies: Arc<SessionLatencies>,
 }
 

@@ -34,9 +34,9 @@ use super::blocks::BlockSource;
 use super::clock::OperationClocks;
 use super::gate::SessionGate;
 
-/// Number of first attempts after which a loser spins, over shared memory.
+/// Number of attempts of a loser after each of which it spins, over shared memory.
 const SPINS: u32 = 16;
-/// Number of further attempts after which it yields.
+/// Number of further attempts of a loser after each of which it yields.
 const YIELDS: u32 = 48;
 /// The first sleep, which each further attempt lengthens by a quarter, and the longest sleep.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
@@ -57,7 +57,7 @@ const SPLIT_AGAIN: Duration = Duration::from_millis(100);
 /// allowed to wait.
 const FOLLOWING: u32 = 50;
 
-/// The host of a session's operations.
+/// The host of a session's operations, which gives them blocks, views, epochs and pauses.
 pub struct SessionHost<E> {
     env: Rc<E>,
     gate: Arc<SessionGate>,
@@ -160,7 +160,7 @@ impl<E: Environment> SessionHost<E> {
 
 impl<E: Environment> Backoff for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        // A fenced session gets no view, so what it waits for might never come.
+        // A fenced session gets no view, so the event for which it waits possibly never comes.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
             return Err(GiveUp);
         }

@@ -18,7 +18,7 @@ use super::work_table::{FollowedRequest, GetRole, LeaderPair, LeaderRole, SetRol
 use super::{Environment, RequestTable, SessionLogic};
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Runs [`SessionLogic::get_with`] as the table says.
+    /// Runs [`SessionLogic::get_with`] in the role that the work table gives it.
     pub(super) async fn get_by<R>(
         &self,
         table: &Arc<RequestTable>,
@@ -68,7 +68,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(f(found.value()))
     }
 
-    /// Runs an UPDATE or UPSERT as the table says.
+    /// Runs an UPDATE or UPSERT in the role that the work table gives it.
     pub(super) async fn set_by(
         &self,
         table: &Arc<RequestTable>,

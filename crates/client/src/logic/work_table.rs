@@ -50,7 +50,7 @@ pub struct RequestTable {
 #[derive(Debug, Default)]
 struct RequestRows {
     by_key: HashMap<Box<[u8]>, RequestRow>,
-    /// The number of the next leader.
+    /// The number that the next leader gets.
     next: u64,
 }
 
@@ -61,7 +61,7 @@ struct RequestRow {
     waiting: Option<WaitingSets>,
 }
 
-/// A running request that others can follow.
+/// A running request of the work table that other requests can follow.
 #[derive(Debug)]
 struct LeaderEntry {
     number: u64,
@@ -74,23 +74,23 @@ struct LeaderEntry {
     landing: LeaderResult,
 }
 
-/// Sets that wait for the running set.
+/// Sets of one key that wait until the running set of that key has ended.
 #[derive(Debug)]
 struct WaitingSets {
     opcode: Opcode,
-    /// The waiting sets, in the order of their arrival.
+    /// The waiting sets, in the order in which they came.
     sets: Vec<oneshot::Sender<WaitedSetRole>>,
 }
 
 /// The future result of a leader; an error if followers cannot use the result.
 pub type LeaderResult = Shared<oneshot::Receiver<Arc<LeaderPair>>>;
 
-/// The pair that a leader has found, or written.
+/// The pair that a leader has found or written.
 #[derive(Debug)]
 pub struct LeaderPair {
-    /// The slot with its word; `None` if the slot is unknown.
+    /// The slot and word of the pair; `None` if the slot is unknown.
     place: Option<Hint>,
-    /// The value; `None` if the key does not exist.
+    /// The value of the pair; `None` if the key does not exist.
     value: Option<Box<[u8]>>,
     /// An epoch that is not later than the one in which the word was in the slot.
     epoch: u64,
@@ -102,7 +102,7 @@ impl LeaderPair {
         self.place.map(Hint::uncertain)
     }
 
-    /// Returns the value; `None` if the key does not exist.
+    /// Returns the value of the pair; `None` if the key does not exist.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
@@ -118,32 +118,32 @@ impl LeaderPair {
     }
 }
 
-/// The role of a set after it has waited.
+/// The role that a set gets when its wait ends.
 #[derive(Debug)]
 pub enum WaitedSetRole {
-    /// The set leads.
+    /// The set becomes the leader.
     Lead(LeaderRole),
     /// Another set has absorbed this one. On success this set took effect right before the absorbing one; on an error
     /// it did not, because the key did not exist.
     Absorbed(Result<(), Error>),
 }
 
-/// The role of a get.
+/// The role that the work table gives a get.
 #[derive(Debug)]
 pub enum GetRole {
     /// The get goes to the memory nodes, and other requests can follow it.
     Lead(LeaderRole),
     /// The get goes to the memory nodes, without followers.
     Alone,
-    /// The get takes the result of its leader.
+    /// The get waits for its leader, and takes the leader's result.
     Ride(FollowedRequest),
     /// The get READs this slot, and takes the result of its leader if the slot shows the leader's word.
     Compare(SlotRef, FollowedRequest),
-    /// The get has this value as its answer.
+    /// The get returns this value, which its leader is writing.
     Value(Arc<[u8]>),
 }
 
-/// The role of a write.
+/// The role that the work table gives a write.
 #[derive(Debug)]
 pub enum SetRole {
     /// The write goes to the memory nodes, and other requests can follow it. If there is a running get, the write first
@@ -151,13 +151,13 @@ pub enum SetRole {
     Lead(LeaderRole, Option<FollowedRequest>),
     /// The write goes to the memory nodes, without followers.
     Alone,
-    /// The write waits until it is told its role.
+    /// The write waits until its role arrives by this receiver.
     Wait(oneshot::Receiver<WaitedSetRole>),
-    /// The write fails.
+    /// The write fails, because the table is relaxed and another write of the key runs.
     Refused,
 }
 
-/// A request that another one follows.
+/// A request that another request follows.
 #[derive(Clone, Debug)]
 pub struct FollowedRequest {
     pub landing: LeaderResult,
@@ -212,7 +212,7 @@ impl RequestTable {
         self.is_relaxed
     }
 
-    /// Returns the counts so far.
+    /// Returns the table's counts so far.
     pub fn stats(&self) -> WorkTableStats {
         self.counts.all()
     }
@@ -329,7 +329,7 @@ impl RequestTable {
         });
     }
 
-    /// Counts a set that has waited for its turn.
+    /// Counts a set that has waited, by the role that it got.
     pub fn count_waited(&self, turn: &WaitedSetRole) {
         self.count(|counts| match turn {
             WaitedSetRole::Lead(_) => &counts.waited,
@@ -390,9 +390,9 @@ pub struct LeaderRole {
     number: u64,
     kind: LeaderKind,
     epoch: u64,
-    /// The sender of the leader's result; `None` after it has landed.
+    /// The sender of the leader's result; `None` after the result has been sent.
     lands: Option<oneshot::Sender<Arc<LeaderPair>>>,
-    /// Sets that this leader absorbs.
+    /// The sets that the leader absorbs.
     absorbed: Vec<oneshot::Sender<WaitedSetRole>>,
     /// Whether the leader has posted a commit.
     has_committed: Cell<bool>,
@@ -413,7 +413,7 @@ impl LeaderRole {
         }
     }
 
-    /// Lands a get: passes what it has found to its followers.
+    /// Ends a get, and passes to its followers what it has found.
     pub fn land_get(mut self, place: Option<Hint>, value: Option<&[u8]>) {
         if place.is_some() || self.table.is_relaxed {
             self.land(place, value);

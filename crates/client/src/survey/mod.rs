@@ -38,7 +38,7 @@ use read::{SurveyGroup, SurveyPosition, SurveyReader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
 use report::{OwnerCounts, SurveyTally};
 
-/// Limit of attempts to read one part while view changes move its regions.
+/// Limit of attempts to read one group of blocks while view changes move its regions.
 const ATTEMPTS: u32 = 16;
 /// Interval between checks for a newer view, while a memory node does not answer.
 const POLL: Duration = Duration::from_millis(1);
@@ -53,12 +53,12 @@ pub enum SurveyError {
     /// A memory node does not answer, and no view without that node arrived in time.
     #[error("memory node {node} does not answer: {error}")]
     Unreachable {
-        /// The memory node.
+        /// The memory node that did not answer.
         node: MnId,
-        /// The error of the verb.
+        /// The error of the verb that the node did not answer.
         error: VerbError,
     },
-    /// The session that read was fenced, because the cluster took it for dead.
+    /// The session that read was fenced, because the cluster took the session for dead.
     #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
     /// View changes moved a part to other memory nodes during every attempt to read it.

@@ -45,9 +45,9 @@ impl FoundPair {
 /// The memory of all pairs with the same redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyMemory {
-    /// The redundancy.
+    /// The redundancy of the pairs.
     pub redundancy: Redundancy,
-    /// Number of pairs.
+    /// Number of the pairs.
     pub pairs: u64,
     /// Upper bound of the bytes of the pairs' keys and values. Sizes are rounded up to size classes, by up to an
     /// eighth.
@@ -56,7 +56,7 @@ pub struct RedundancyMemory {
     pub memory_bytes: u64,
 }
 
-/// Finds the pairs whose redundancy satisfies `counts`, the coldest first.
+/// Finds the pairs for whose redundancy `counts` returns true, the coldest pairs first.
 pub(crate) async fn pairs(
     session: &Session,
     counts: impl Fn(Redundancy) -> bool,

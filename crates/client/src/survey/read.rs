@@ -21,7 +21,7 @@ use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::report::{NodeBlockCounts, SurveyTally};
 
-/// Approximate number of bytes that one phase fetches.
+/// Approximate number of bytes that one phase of a survey fetches.
 const PHASE_BYTES: u64 = 4 << 20;
 /// Number of blocks whose table entries are fetched together.
 const GROUP_BLOCKS: u32 = 1 << 16;
@@ -41,11 +41,11 @@ struct SurveyRange {
     count: u32,
 }
 
-/// Blocks that are read together.
+/// Blocks that a survey reads together, of one or several regions.
 #[derive(Debug)]
 pub(super) struct SurveyGroup {
     pieces: Vec<SurveyRange>,
-    /// The position at which the next group begins.
+    /// The position of the survey at which the next group begins.
     pub end: SurveyPosition,
 }
 
@@ -75,13 +75,13 @@ impl SurveyGroup {
         (!pieces.is_empty()).then_some(SurveyGroup { pieces, end })
     }
 
-    /// Returns the number of blocks in the group.
+    /// Returns the number of blocks in this group of blocks that are read together.
     #[cfg(test)]
     pub fn blocks(&self) -> u64 {
         self.pieces.iter().map(|piece| u64::from(piece.count)).sum()
     }
 
-    /// Returns whether the regions of the group have the same primaries in both views.
+    /// Returns whether the regions of the group's blocks have the same primaries in both views.
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
@@ -92,14 +92,14 @@ impl SurveyGroup {
     }
 }
 
-/// A block that has an owner.
+/// A block to which the block table gives an owner.
 #[derive(Clone, Copy, Debug)]
 struct OwnedBlock {
     id: BlockId,
     owner: ClientId,
 }
 
-/// A reader that finds the regions by one view.
+/// A reader of blocks that finds the regions by one view.
 pub(super) struct SurveyReader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,
@@ -226,21 +226,21 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
     }
 }
 
-/// The content of a block, according to its header and bitmap.
+/// The content of a block, as its header and bitmap show it.
 enum SurveyedBlock {
-    /// The block has no header yet.
+    /// The block has no header yet: nothing was ever written to it.
     Blank,
     Objects(SurveyedObjects),
     Unreadable,
 }
 
-/// The objects of a block, as they are counted.
+/// The counts of a block's objects.
 struct SurveyedObjects {
     class: SizeClass,
     shape: BlockShape,
-    /// Number of objects whose free bits are set.
+    /// Number of the block's objects whose free bits are set.
     marked: u64,
-    /// Number of free bits that are set where no object starts.
+    /// Number of free bits that are set in the block's bitmap where no object starts.
     stray: u64,
 }
 

@@ -56,11 +56,11 @@ pub struct NodeMemory {
     pub pool_bytes: u64,
     /// Number of subtable replicas that the view places on this node.
     pub subtables: u64,
-    /// Bytes of these subtable replicas.
+    /// Bytes of the subtable replicas on this node.
     pub subtable_bytes: u64,
     /// Number of region replicas that the view places on this node.
     pub regions: u64,
-    /// Bytes of these region replicas.
+    /// Bytes of the region replicas on this node.
     pub region_bytes: u64,
     /// Bytes of those regions whose pairs have no redundancy and are lost with the node.
     pub single_region_bytes: u64,
@@ -69,7 +69,7 @@ pub struct NodeMemory {
     pub reserved_bytes: Option<u64>,
     /// Number of blocks in the regions whose primary is on this node.
     pub blocks: u64,
-    /// Number of those blocks that have no owner.
+    /// Number of those blocks of the node's regions that have no owner.
     pub free_blocks: u64,
 }
 
@@ -89,9 +89,9 @@ pub struct ClassMemory {
     pub class: SizeClass,
     /// Size of an object, in bytes.
     pub object_bytes: u64,
-    /// Number of blocks of the class.
+    /// Number of blocks of the size class.
     pub blocks: u64,
-    /// Number of objects that fit into these blocks.
+    /// Number of objects that fit into the blocks of the size class.
     pub objects: u64,
     /// Number of objects whose free bits are set, so that the owners of their blocks can reclaim them.
     pub marked: u64,
@@ -107,7 +107,7 @@ pub struct OwnerMemory {
     pub owner: ClientId,
     /// The state of the owner.
     pub state: OwnerState,
-    /// Number of blocks that the session owns.
+    /// Number of blocks that the owner has.
     pub blocks: u64,
     /// Number of those blocks that are orphaned: the master gives them to other sessions next.
     pub handed_on: u64,
@@ -126,7 +126,7 @@ pub enum OwnerState {
     Departed,
 }
 
-/// Counts of a part of the memory. Counts of several parts can be added.
+/// Counts of a part of the cluster's memory. Counts of several parts can be added.
 #[derive(Debug, Default)]
 pub(super) struct SurveyTally {
     pub nodes: BTreeMap<MnId, NodeBlockCounts>,
@@ -162,7 +162,7 @@ pub(super) struct OwnerCounts {
 }
 
 impl SurveyTally {
-    /// Adds the counts of another part.
+    /// Adds the counts of another part of the memory.
     pub fn add(&mut self, other: SurveyTally) {
         for (node, blocks) in other.nodes {
             let sum = self.nodes.entry(node).or_default();

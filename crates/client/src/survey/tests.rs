@@ -173,7 +173,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     give(&memory, 1, 4, 9, &[]);
     // This block has an owner but was never written, so it has no header yet.
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
-    // An entry on a backup must not be counted.
+    // The entry is in a backup's block table, so it must not be counted.
     memory.put(PoolPlace { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
     let orphan = |block, owner, first| Orphan {
         block: BlockId { region: 1, block },

@@ -1,4 +1,4 @@
-//! Telemetry of a build without the feature: empty types and functions.
+//! Stand-ins for telemetry in a build without the feature `telemetry`: empty types and functions.
 
 use fusee_core::Error;
 use fusee_core::stats::OpKind;

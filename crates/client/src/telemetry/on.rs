@@ -18,7 +18,7 @@ use crate::prometheus::MetricHistogram;
 const BOUNDS: usize = 54;
 const FIRST_POWER: u32 = 7;
 
-/// Returns bound `n`, in nanoseconds.
+/// Returns the upper bound of histogram bucket `n`, in nanoseconds.
 const fn bound_ns(n: usize) -> u64 {
     let power = 1 << (FIRST_POWER + n as u32 / 2);
     power + if n % 2 == 1 { power / 2 } else { 0 }
@@ -26,7 +26,7 @@ const fn bound_ns(n: usize) -> u64 {
 
 /// Returns the bucket of a time: the first whose bound is at least the time; `BOUNDS` if the time exceeds all bounds.
 fn bucket(ns: u64) -> usize {
-    // The time is greater than `below`, and at most twice as great.
+    // The time is greater than `below`, and at most twice `below`.
     let power = (ns.max(2) - 1).ilog2();
     let Some(octave) = power.checked_sub(FIRST_POWER) else { return 0 };
     let below = 1u64 << power;

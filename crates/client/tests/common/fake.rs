@@ -222,6 +222,6 @@ fn carry(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
             break;
         }
     }
-    // Either side may be closed already.
+    // Either side of the forwarder is possibly closed already.
     let _ = to.shutdown(std::net::Shutdown::Both);
 }

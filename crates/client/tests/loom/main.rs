@@ -17,11 +17,11 @@
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;
 #[path = "../../../fabric/tests/loom/sync.rs"]
-// The gate does not need all of this module.
+// The gate needs only a part of this module.
 #[allow(dead_code)]
 mod fabric;
 #[path = "../../src/logic/gate/mod.rs"]
-// The models use views and epochs, but no blocks.
+// The models use the gate's views and epochs, but not its blocks.
 #[allow(dead_code, rustdoc::broken_intra_doc_links)]
 mod gate;
 #[path = "../../../fabric/tests/loom/sys.rs"]
@@ -50,7 +50,7 @@ use fabric::{Fault, inject};
 use gate::SessionGate;
 use sys::{BarrierThread, Membarrier, choose};
 
-/// The memory that operations of the first epoch use.
+/// Memory that operations of the first epoch use. Reclaiming it too early shows as a data race.
 struct Known(UnsafeCell<u32>);
 
 // SAFETY: shared accesses must not be concurrent. Loom checks exactly this, and panics otherwise.
@@ -139,7 +139,7 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
         session.join().expect("it ends");
         assert_eq!(gate.heartbeat().pinned_in, epochs, "an idle session holds up nobody");
     });
-    // If one of these events never happened, the model would check less than intended.
+    // If one of these events never happened, the model checks less than intended.
     assert!(tallies.0.load(Ordering::Relaxed) > 0 && tallies.1.load(Ordering::Relaxed) > 0);
 }
 

@@ -34,7 +34,7 @@ pub(super) struct NodeBarState {
 }
 
 impl NodeLogic {
-    /// Sets the current time. The time must not decrease; its zero is arbitrary.
+    /// Sets the current time. The time must not decrease, and can begin at any value.
     pub fn pass(&mut self, now_ms: u64) {
         self.barring.now_ms = now_ms;
     }

@@ -12,11 +12,11 @@ fn kept_back(blocks: usize) -> usize {
     if blocks < 8 { 0 } else { blocks.div_ceil(64) }
 }
 
-/// A region of which this node has a place.
+/// A region of which one place is in this node's pool.
 #[derive(Debug)]
 pub(super) struct NodeRegion {
     pub offset: u64,
-    /// The view for which the region was last reserved.
+    /// The number of the view for which the region was last reserved.
     pub since: u64,
     pub geometry: Geometry,
     pub primary: bool,
@@ -27,7 +27,7 @@ pub(super) struct NodeRegion {
     /// The blocks to hand out, the next one last. A listed block that has meanwhile got an owner is skipped when it
     /// is reached, so that no request has to search the list.
     free: Vec<u32>,
-    /// For each block, whether `free` lists it.
+    /// For each block of the region: whether `free` lists the block.
     listed: Vec<bool>,
 }
 
@@ -91,7 +91,7 @@ impl NodeRegion {
         NodeEffect::WriteTable { offset, value: owner.0 }
     }
 
-    /// Returns how many free blocks are left for requests other than DELETEs.
+    /// Returns the number of free blocks that requests other than DELETEs can get.
     pub fn writable(&self) -> u64 {
         let free = self.owners.len() as u64 - self.owned();
         free.saturating_sub(self.kept_back() as u64)

@@ -23,17 +23,17 @@ use super::{NodeDecision, NodeEffect, NodeLogic, NodeResult, check_client_id};
 /// forgotten.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// The progress of each session's requests.
+/// The progress of the requests of each session, and of each repairer's jobs.
 #[derive(Debug, Default)]
 pub(super) struct NodeRequestOrder {
     sessions: BTreeMap<ClientId, NodeRequestProgress>,
-    /// The number of requests so far.
+    /// The number of requests so far, of all sessions.
     requests: u64,
 }
 
 #[derive(Debug, Default)]
 struct NodeRequestProgress {
-    /// Requests with lower numbers have ended.
+    /// The session's requests with lower numbers have ended.
     over: u64,
     /// The position of the session's last request among the requests of all sessions.
     last: u64,
@@ -59,7 +59,7 @@ impl NodeRequestOrder {
 }
 
 impl NodeLogic {
-    /// Decides on a request of a session.
+    /// Decides on a numbered request of a session.
     pub(super) fn in_turn(
         &mut self,
         client: ClientId,
@@ -80,7 +80,7 @@ impl NodeLogic {
         self.handle(request.of(client))
     }
 
-    /// Decides on a request of a job of the master.
+    /// Decides on a request of a numbered job of the master.
     pub(super) fn of_job(
         &mut self,
         repairer: ClientId,

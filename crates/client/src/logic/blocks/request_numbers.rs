@@ -15,16 +15,16 @@ pub(super) struct RequestNumbers {
     running: RefCell<BTreeSet<u64>>,
 }
 
-/// A running request. It is dropped when it was answered or given up.
+/// A running request. The value is dropped when the request is answered or given up.
 pub(super) struct NumberedRequest<'t> {
     turns: &'t RequestNumbers,
     pub number: u64,
-    /// A bound below which all request numbers have ended.
+    /// A bound of request numbers: all of the session's requests with smaller numbers have ended.
     pub ended: u64,
 }
 
 impl RequestNumbers {
-    /// Begins a request.
+    /// Begins a request, and gives it the next number.
     pub fn begin(&self) -> NumberedRequest<'_> {
         let number = self.last.get() + 1;
         self.last.set(number);

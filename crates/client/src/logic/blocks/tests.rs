@@ -186,7 +186,7 @@ fn view() -> View {
     }
 }
 
-/// Returns a change of these regions at a stage.
+/// Returns a view change at a stage, with these regions in its scope.
 fn change_of(stage: ChangeStage, regions: Range<u32>) -> ViewChange {
     let regions = regions.map(|region| RegionChange {
         region,
@@ -607,7 +607,7 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     assert_eq!(told.len(), 3);
     assert!(!told[0].contains(&46) && told[1][0] == 46 && told[2][..2] == [46, 45], "{told:?}");
     assert!(source.missed.get(), "what it has left is looked for later");
-    // A node that grants only such blocks is given up after some attempts.
+    // A node that grants only blocks of copied regions is given up after some attempts.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
     assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }

@@ -8,7 +8,7 @@ use crate::sync::AtomicU64;
 /// The session's lease. All times are in nanoseconds, by the clock of the session's environment.
 #[derive(Debug)]
 pub struct Lease {
-    /// The end of the lease; `u64::MAX` if it never ends.
+    /// The end of the lease by the session's clock, in nanoseconds; `u64::MAX` if it never ends.
     heard_until_ns: AtomicU64,
     /// The longest lease that a master has told this session.
     longest_ns: AtomicU64,
@@ -24,7 +24,7 @@ impl Lease {
         Lease { heard_until_ns: AtomicU64::new(u64::MAX), longest_ns: AtomicU64::new(0) }
     }
 
-    /// Sets the end of the lease, whatever it was.
+    /// Sets the end of the lease, whatever the end was before.
     pub(super) fn ends(&self, until: Duration) {
         self.heard_until_ns.store(nanos(until), Relaxed);
     }
@@ -34,7 +34,7 @@ impl Lease {
         self.longest_ns.fetch_max(nanos(lease), Relaxed);
     }
 
-    /// Returns, to the session, the longest lease that a master has told it.
+    /// Returns, to the session, the longest lease that a master has told the session.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.load(Relaxed))
     }

@@ -25,9 +25,9 @@ const IDLE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct GateEpochs {
     newest: Mutex<KnownLocalEpochs>,
-    /// The number of the newest view.
+    /// The number of the newest view that the keeper has published.
     number: AtomicU64,
-    /// The newest epoch.
+    /// The newest epoch that the keeper has published.
     epoch: AtomicU64,
     local_epoch: AtomicU64,
     /// A local epoch that every operation which begins from now on has seen; the local epochs of all other operations
@@ -43,7 +43,7 @@ pub(super) struct GateEpochs {
 pub(super) struct KnownLocalEpochs {
     pub view: Arc<View>,
     pub epoch: u64,
-    /// The local epochs in which operations may still be pinned, the newest last.
+    /// The local epochs in which operations can still be pinned, the newest last.
     local_epochs: VecDeque<LocalEpoch>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct LocalEpoch {
 pub(super) struct PinnedLocalEpochs {
     /// A local epoch before which no running operation is pinned, and none that begins from now on.
     pub local_epoch: u64,
-    /// Whether no operation runs.
+    /// Whether no operation of the session runs.
     pub is_idle: bool,
 }
 
@@ -121,13 +121,13 @@ impl GateEpochs {
         self.local_epoch.load(SeqCst)
     }
 
-    /// Returns whether there is a view with a greater number than `than`.
+    /// Returns whether a view with a number greater than `than` has been published.
     #[inline]
     pub fn has_newer(&self, than: u64) -> bool {
         self.number.load(SeqCst) > than
     }
 
-    /// Returns the newest epoch.
+    /// Returns the newest epoch that has been published.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)

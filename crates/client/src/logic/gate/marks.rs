@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::sync::AtomicU64;
 
-/// The keeper's questions to the master, and those for which the session waits.
+/// The keeper's questions to the master, and the questions for which the session waits.
 #[derive(Debug)]
 pub struct SessionMarks {
     /// The number of the keeper's last question to the master.
@@ -23,7 +23,7 @@ pub struct SessionMarks {
     /// will be (`settled`).
     passed: AtomicU64,
     settled: AtomicU64,
-    /// An epoch before which no operation runs any more.
+    /// An epoch before which no operation of any session runs any more.
     passed_epoch: AtomicU64,
 }
 

@@ -55,7 +55,7 @@ pub struct SessionGate {
     local_epochs: GateEpochs,
     /// Objects that the session has freed and whose free bits are not set yet.
     pub freed: PendingFrees,
-    /// The keeper's questions, and the marks that have passed.
+    /// The keeper's questions to the master, and the session's marks that have passed.
     pub questions: SessionMarks,
     /// Blocks that the keeper may hand on to other sessions; see [`SessionGate::offer`].
     pub offers: BlockOffers,
@@ -73,7 +73,7 @@ pub struct SessionGate {
     counted: OnceLock<Arc<dyn WorkCounters>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
-    /// Whether the master has called for memory since the session last asked.
+    /// Whether the master has called for memory since the session last asked the gate for a call.
     called: AtomicBool,
     expelled: AtomicBool,
     wakers: Wakers,
@@ -107,7 +107,7 @@ impl SessionGate {
         self
     }
 
-    /// Sets the policy.
+    /// Sets the policy that the master told the session.
     pub fn with_policy(self, policy: Policy) -> SessionGate {
         SessionGate { policy, ..self }
     }
@@ -203,7 +203,7 @@ impl SessionGate {
         self.repaired.fetch_add(damage.repaired, Relaxed);
     }
 
-    /// Records, for the keeper, whether memory is short.
+    /// Records, for the keeper, whether the memory of the cluster is short.
     pub fn tell_short(&self, is_short: bool) {
         self.short.store(is_short, Relaxed);
     }
@@ -219,7 +219,7 @@ impl SessionGate {
         self.called.load(Relaxed) && self.called.swap(false, Relaxed)
     }
 
-    /// Returns, to the session, whether memory is short.
+    /// Returns, to the session, whether the memory of the cluster is short.
     pub fn is_short(&self) -> bool {
         self.short.load(Relaxed)
     }
@@ -259,7 +259,7 @@ impl SessionGate {
         }
     }
 
-    /// Returns, to the keeper, the session's part of a heartbeat.
+    /// Returns, to the keeper, the part of a heartbeat that is about this session.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
         // This is loaded after `since`, so that objects which a pinned operation frees from now on are treated as freed

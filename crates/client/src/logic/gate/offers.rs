@@ -25,14 +25,14 @@ struct BlockOfferState {
     /// Blocks to hand on even if memory is not short: they contain objects in use, but this session has no use for
     /// their free ones.
     surplus: Vec<Orphan>,
-    /// The blocks that the keeper is handing on, until the master acknowledges them.
+    /// The blocks that the keeper is handing on, until the master acknowledges the message.
     batch: Option<HandOnBatch>,
     serial: u64,
     /// The number of the latest call for memory for which a part of the offered blocks was handed on.
     call: u64,
-    /// Whether the session has made an offer after that call.
+    /// Whether the session has made an offer after the call of number `call`.
     is_active: bool,
-    /// Blocks that were handed on without the session's knowledge; [`BlockOffers::take_back`] tells it.
+    /// Blocks that were handed on without the session's knowledge; [`BlockOffers::take_back`] tells the session.
     gone: Vec<BlockId>,
     /// Whether the session has taken its offer back to look for memory itself. When it is done, it offers what it does
     /// not need.
@@ -51,7 +51,7 @@ struct BlockOfferState {
 pub struct HandOnBatch {
     /// The serial number of the batch. It grows with every batch.
     pub serial: u64,
-    /// The blocks.
+    /// The blocks that the message hands on.
     pub orphans: Vec<Orphan>,
     /// Those blocks of `orphans` in which objects are in use.
     pub used: Vec<BlockId>,
@@ -150,7 +150,7 @@ impl BlockOffers {
         pinned || state.frees_soon
     }
 
-    /// Returns the batch that the master has not acknowledged.
+    /// Returns the batch of blocks that the master has not acknowledged.
     pub fn unacknowledged(&self) -> Option<HandOnBatch> {
         self.state().batch.clone()
     }

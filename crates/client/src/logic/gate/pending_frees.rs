@@ -10,7 +10,7 @@ use crate::sync::AtomicU64;
 
 /// State: no object waits for its free bit to be set.
 const IDLE: u64 = u64::MAX;
-/// State: the waiting objects are revoked.
+/// State: the keeper has revoked the waiting objects, so that their free bits are never set.
 const REVOKED: u64 = u64::MAX - 1;
 /// Flag beside a local epoch: the session is setting the bits of the waiting objects.
 const MARKING: u64 = 1 << 63;

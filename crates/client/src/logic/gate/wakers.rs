@@ -1,4 +1,4 @@
-//! The wakers of everything that waits at a gate.
+//! The wakers of the tasks and operations that wait at a gate.
 
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -32,7 +32,7 @@ impl Wakers {
         let _set_once = self.keeper.set(keeper);
     }
 
-    /// Waits until `is_there` returns true. Whatever makes it true calls [`Wakers::wake`] afterwards.
+    /// Waits until `is_there` returns true. The code that makes it true calls [`Wakers::wake`] afterwards.
     pub async fn wait_for_news(&self, is_there: impl Fn() -> bool) {
         poll_fn(|context| {
             {
@@ -47,7 +47,7 @@ impl Wakers {
         .await;
     }
 
-    /// Wakes the session, for the keeper, after a change for which [`Wakers::wait_for_news`] waits.
+    /// Wakes the session, for the keeper, after an event for which [`Wakers::wait_for_news`] waits.
     pub fn wake(&self) {
         if let Some(waker) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             waker.wake_by_ref();
