@@ -34,7 +34,7 @@ use crate::verbs::{ClusterId, MnId};
 /// A memory node, with the addresses at which it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The node's id in the cluster.
+    /// The node's name in the cluster.
     pub node: MnId,
     /// A random number that names one run of the memory node; a node that restarts without its memory draws another
     /// one.
@@ -84,7 +84,7 @@ pub struct SlotRef {
 }
 
 impl View {
-    /// Returns the member with this id.
+    /// Returns the member with this name.
     pub fn member(&self, node: MnId) -> Option<&Member> {
         self.members.iter().find(|m| m.node == node)
     }

@@ -54,7 +54,7 @@ pub struct MasterConfig {
     pub tls: Option<TlsSettings>,
     /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
-    /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
+    /// Directory of the master's store; [`default_data_dir`] by default, and empty where there is no such default.
     pub data_dir: PathBuf,
     /// A store that several masters share, and in which they elect a leader: for example
     /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
@@ -64,7 +64,7 @@ pub struct MasterConfig {
     pub store_ca: Option<PathBuf>,
     /// With `store_ca`: the files of this master's certificate and key, if the store demands them.
     pub store_cert: Option<PathBuf>,
-    /// See `store_cert`.
+    /// File with the private key that belongs to `store_cert`.
     pub store_key: Option<PathBuf>,
     /// Host and port under which others reach this master; the listening address by default. With a shared store,
     /// masters that do not lead refer all clients to this address when this master leads.
@@ -122,7 +122,7 @@ impl Default for MasterConfig {
 }
 
 impl MasterConfig {
-    /// Returns the settings of the cluster.
+    /// Returns the settings of the cluster that the configuration contains.
     pub fn settings(&self) -> ClusterSettings {
         ClusterSettings {
             memory_nodes: self.memory_nodes,
@@ -137,7 +137,7 @@ impl MasterConfig {
         }
     }
 
-    /// Checks the settings of the store, without contacting it.
+    /// Checks the settings of the shared store, without contacting it.
     pub fn check_store(&self) -> Result<(), StoreAddressError> {
         self.shared_store().map(drop)
     }

@@ -29,23 +29,23 @@ use crate::store::address::StoreAddress;
 use crate::store::etcd::{ATTEMPT, Candidacy, Etcd, EtcdError, LeaderTerm};
 use crate::store::{MasterStore, StoreError};
 
-/// The pause after a failure, and between two terms.
+/// The pause of a candidate after a failure, and between two terms.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The longest time for which a candidate waits for a watch; then it reads the candidates again.
 const WATCH: Duration = Duration::from_secs(2);
-/// The number of renewals during one lease.
+/// The number of times that a candidate renews its lease during one lease.
 const RENEWALS_PER_LEASE: u32 = 4;
 
-/// The settings of a candidate.
+/// The settings of a candidate in an election.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateOptions {
     pub address: StoreAddress,
-    /// The address at which others reach this master.
+    /// The address at which other processes reach this master.
     pub advertise: String,
     pub ttl_s: u64,
 }
 
-/// The way in which a candidate stops.
+/// The way in which a candidate is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CandidateStop {
     /// Stop as soon as no change of the view is under way, if the candidate leads.
@@ -126,7 +126,7 @@ impl Drop for LeadershipLease {
     }
 }
 
-/// The step after a term.
+/// The next step of a candidate after its term.
 enum AfterTerm {
     Campaign,
     End,
@@ -204,7 +204,7 @@ where
         }
     }
 
-    /// Reports an obstacle, unless it is the last one reported, and pauses.
+    /// Logs an obstacle, unless the last logged obstacle was the same, and pauses.
     async fn obstacle(&self, text: &str, said: &mut String) {
         self.seat.stand_by(None);
         if said != text {
@@ -322,7 +322,7 @@ where
     }
 }
 
-/// Renews a lease until it is lost.
+/// Renews a lease in etcd until it is lost.
 async fn renew(etcd: Etcd, id: i64, tenure: Arc<LeaseValidity>) {
     let often = tenure.lease() / RENEWALS_PER_LEASE;
     while tenure.holds() {
@@ -345,7 +345,7 @@ async fn renew(etcd: Etcd, id: i64, tenure: Arc<LeaseValidity>) {
     }
 }
 
-/// Waits until the candidates have possibly changed, at most for [`WATCH`].
+/// Waits until the list of candidates has possibly changed, at most for [`WATCH`].
 async fn changed(etcd: &Etcd, revision: i64) {
     match timeout(WATCH, etcd.client.changed(etcd.key("election/"), revision)).await {
         Ok(Ok(())) | Err(_) => {}
@@ -356,7 +356,7 @@ async fn changed(etcd: &Etcd, revision: i64) {
     }
 }
 
-/// Ends a lease; also succeeds if the lease has ended already.
+/// Ends a lease in etcd. Succeeds, too, if the lease has ended already.
 pub(crate) async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
     etcd.bounded(etcd.client.revoke(id)).await
 }

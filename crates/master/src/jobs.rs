@@ -33,7 +33,7 @@ use futures_util::future::try_join_all;
 /// A task for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MasterJob {
-    /// Do the work of the change's stage *transforming*.
+    /// Do the work of the stage *transforming* of a view change.
     Transform {
         /// Clients that have expired and are not recovered. Those that had not acknowledged this view when the stage
         /// began are fenced at all members.
@@ -41,20 +41,20 @@ pub enum MasterJob {
     },
     /// Check slots of a subtable, and the objects that they lead to, in a stable view.
     Scrub {
-        /// The subtable.
+        /// The number of the subtable.
         subtable: u32,
-        /// The first slot.
+        /// The number of the first slot to check.
         first: u64,
-        /// The limit on the number of slots.
+        /// The limit on the number of slots to check.
         count: u64,
-        /// The approximate number of bytes to read.
+        /// The approximate number of bytes to read from the subtable and from objects.
         bytes: u64,
     },
     /// Complete splits and moves, in a view that is *switched* and that all sessions have acknowledged.
     Clear,
-    /// Recover clients that are fenced at all members.
+    /// Recover dead clients whose sessions are fenced at all members.
     Recover {
-        /// The clients, at most [`MAX_CLIENTS`].
+        /// The clients to recover, at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
 }
@@ -62,9 +62,9 @@ pub enum MasterJob {
 /// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobReport {
-    /// The replicas in the scope of the change are equal.
+    /// The replicas in the scope of the view change are equal.
     Transformed {
-        /// The number of slots of which a replica changed.
+        /// The number of slots that were changed on at least one replica.
         slots_changed: u64,
         /// The number of bytes that were copied to new replicas.
         bytes_copied: u64,
@@ -73,30 +73,30 @@ pub enum JobReport {
     },
     /// A part of a subtable was checked.
     Scrubbed {
-        /// The subtable.
+        /// The number of the subtable.
         subtable: u32,
-        /// The first slot of the check.
+        /// The number of the first slot that was checked.
         first: u64,
-        /// The findings.
+        /// The findings of the check.
         looked: ScrubFindings,
     },
-    /// Moved entries are removed from their old slots.
+    /// Index entries that a split has moved are removed from their old slots.
     Cleared {
-        /// The number of removed entries.
+        /// The number of removed index entries.
         slots_changed: u64,
     },
-    /// The clients are recovered: they left nothing that could harm other sessions.
+    /// The dead clients are recovered: they left nothing that could harm other sessions.
     Recovered(Vec<RecoveredClient>),
 }
 
 /// A recovered client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredClient {
-    /// Figures for the operator.
+    /// Figures of the recovery for the operator.
     pub recovery: ClientRecovery,
-    /// The blocks that the client owned on all replicas.
+    /// The blocks that the client owned according to the block tables of all replicas.
     pub owned: Vec<BlockId>,
-    /// Those of these blocks that other sessions can continue to fill.
+    /// Those of the client's blocks that other sessions can continue to fill.
     pub orphans: Vec<Orphan>,
 }
 
@@ -104,14 +104,14 @@ pub struct RecoveredClient {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct JobError {
-    /// The memory node that did not answer, if one did not.
+    /// The memory node that did not answer; `None` if all nodes answered.
     pub node: Option<MnId>,
     /// Whether posted verbs can still execute after the end of the job. False for a host whose fabric executes verbs at
     /// once.
     pub may_linger: bool,
     /// The subtable and slot of an entry that a split cannot place.
     pub unreadable: Option<(u32, u64)>,
-    /// The failure, for operators.
+    /// A text that describes the failure for operators.
     pub what: String,
 }
 
@@ -159,18 +159,18 @@ pub trait JobEnvironment {
         request: NodeRequest,
     ) -> impl Future<Output = Result<NodeReply, String>>;
 
-    /// Returns the microseconds since any fixed moment.
+    /// Returns the number of microseconds since some fixed moment.
     fn now_us(&self) -> u64;
 }
 
 /// The context in which a job runs. All of its requests carry the job's number.
 #[derive(Clone, Copy, Debug)]
 pub struct JobContext<'r, R> {
-    /// The access to the nodes.
+    /// The access of the job to the memory nodes.
     pub reach: &'r R,
     /// The session under which the job works.
     pub repairer: ClientId,
-    /// The job's number, larger than those of all earlier jobs of the repairer.
+    /// The number of the job, larger than those of all earlier jobs of the repairer.
     pub job: u64,
 }
 
@@ -210,7 +210,7 @@ impl<R: JobEnvironment> JobContext<'_, R> {
         try_join_all(fencing).await.map(drop)
     }
 
-    /// Sends all members of the view the same request concurrently.
+    /// Sends the same request to all members of the view concurrently.
     async fn ask_all(
         &self,
         view: &View,
@@ -282,7 +282,7 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for RegionChange { region, joining, .. } in regions {
-        // This follows after the bytes, which include the source's copy of the table.
+        // The copy of the block table is written after the bytes, because they include the table of the source.
         let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].primary().node;
         let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
@@ -317,7 +317,7 @@ async fn complete_objects<F: Fabric, R: JobEnvironment>(
     Ok(())
 }
 
-/// Tells the primary of every region to hand out the region's blocks.
+/// Tells the primary of every region in the view to hand out the region's blocks.
 async fn lead<R: JobEnvironment>(orders: &JobContext<'_, R>, view: &View) -> Result<(), JobError> {
     for member in &view.members {
         let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.leader() == Some(member.node));
@@ -429,7 +429,7 @@ impl<R: JobEnvironment> JobStopwatch<'_, R> {
 /// The blocks whose owner, by the tables of the memory nodes, is a dead client.
 struct DeadClientBlocks {
     client: ClientId,
-    /// Blocks that the client owns on all replicas.
+    /// The blocks that the client owns according to the block tables of all replicas.
     owned: BTreeSet<BlockId>,
     /// Blocks that the client owns on only some replicas, with the nodes of these. The client had begun to take the
     /// block over, or to give it back, so it has not written there since.
@@ -506,7 +506,7 @@ impl DeadClientBlocks {
         Ok(())
     }
 
-    /// Returns the blocks with this content that the client owns on all replicas.
+    /// Returns the blocks with this content that the client owns according to the tables of all replicas.
     fn owned_with(
         &self,
         view: &View,
@@ -545,7 +545,7 @@ fn holds(view: &View, block: BlockId, node: MnId) -> bool {
     places(view, block).iter().any(|place| place.node == node)
 }
 
-/// Returns blocks that were never used to their memory nodes, with their headers zeroed.
+/// Gives blocks that were never used back to their memory nodes, after filling their headers with zeros.
 async fn free<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     orders: &JobContext<'_, R>,

@@ -15,18 +15,18 @@ use fusee_control::events::{ClusterEvent, Level, MAX_TEXT_BYTES, MAX_TOLD, Topic
 
 use crate::record::{MasterRecord, RecordWrite};
 
-/// The limit on events in a page.
+/// The limit on the number of events in one page of the journal.
 const PER_PAGE: u64 = 16;
 /// The number of pages. The page that is being filled holds fewer events, so at least `(PAGES - 1) * PER_PAGE` are
 /// kept.
 const PAGES: u64 = 33;
 
-/// The newest events.
+/// The newest events of the cluster, in pages.
 #[derive(Debug)]
 pub struct EventJournal {
-    /// The pages; in each, the oldest event first.
+    /// The pages of events. In each page, the oldest event is the first.
     pages: Vec<Vec<ClusterEvent>>,
-    /// The pages that differ from those in the store.
+    /// The numbers of the pages that differ from the pages in the store.
     changed: BTreeSet<u64>,
     newest: u64,
 }
@@ -55,7 +55,7 @@ impl EventJournal {
         journal
     }
 
-    /// Adds an event that happens now.
+    /// Adds an event that has just happened.
     pub fn add(&mut self, level: Level, topic: Topic, text: &str) {
         self.newest += 1;
         let serial = self.newest;

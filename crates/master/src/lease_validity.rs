@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct LeaseValidity {
     begun: Duration,
-    /// The end, in microseconds from `begun`; 0 if the validity was ended for good.
+    /// The end of the validity, in microseconds from `begun`; 0 if the validity was ended for good.
     until_us: AtomicU64,
     lease: Duration,
 }
@@ -60,7 +60,7 @@ impl LeaseValidity {
         let _over = self.until_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Ends the validity for good.
+    /// Ends the validity of the lease for good.
     pub fn end(&self) {
         self.until_us.store(0, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ mod tests {
         assert!(tenure.holds_at(now));
         tenure.renewed(now);
         assert_eq!(tenure.until_us.load(Ordering::Relaxed) / 1_000_000, 110);
-        // An answer that comes late does not shorten the validity.
+        // A renewal's answer that comes late does not shorten the validity.
         tenure.renewed(long_ago);
         assert_eq!(tenure.until_us.load(Ordering::Relaxed) / 1_000_000, 110);
         tenure.end();

@@ -19,15 +19,15 @@
 
 use fusee_core::verbs::MnId;
 
-/// The number of points of a node on the ring.
+/// The number of points that each node has on the ring.
 const VIRTUAL_NODES: u64 = 64;
 
-/// A memory node, and the number of items that fit on it.
+/// A memory node, and the number of items (replicas of subtables or regions) that fit on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRoom {
-    /// The node.
+    /// The name of the node.
     pub node: MnId,
-    /// The number of items.
+    /// The number of items that fit on the node.
     pub items: u64,
 }
 
@@ -102,7 +102,7 @@ fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
     for item in placed.iter() {
         primaries[item[0]] += 1;
     }
-    // The loop ends, because every move reduces the sum of the squares.
+    // The loop ends, because every move reduces the sum of the squares of `primaries`.
     let mut moved = true;
     while moved {
         moved = false;
@@ -120,7 +120,7 @@ fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
 }
 
 struct HashRing {
-    /// The hash and the node's index of each point, sorted.
+    /// For each point of the ring: its hash, and the index of its node. Sorted by hash.
     points: Vec<(u64, usize)>,
     nodes: usize,
 }
@@ -150,11 +150,11 @@ impl HashRing {
 struct PlacementState<'a> {
     rooms: &'a [NodeRoom],
     replicas: usize,
-    /// The number of replicas placed on each node.
+    /// The number of replicas that have been placed on each node.
     load: Vec<u64>,
-    /// The number of items placed.
+    /// The number of items that have been placed.
     placed: u64,
-    /// For each node, its room up to the number of all items.
+    /// For each node, the number of items that fit on it, at most the number of all items.
     weights: Vec<u64>,
     weight: u64,
 }
@@ -324,7 +324,7 @@ mod tests {
         ) {
             let rooms = rooms(&items);
             let most = capacity(&rooms, replicas, 1000);
-            // In half of the cases the full number is placed.
+            // In half of the cases the largest possible number of items is placed.
             let count = if share > 0.5 { most } else { (most as f64 * share * 2.0) as u64 };
             let placed = place(1, &rooms, replicas, count);
             prop_assert_eq!(placed.len() as u64, count);

@@ -22,7 +22,7 @@ use crate::settings::{ClusterSettings, MAX_REGIONS};
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
 
-/// The limit on moves that even out the plan.
+/// The limit on the number of moves that even out the plan.
 const MAX_MOVES: usize = 256;
 
 /// The nodes that are to hold each subtable and region.
@@ -30,7 +30,7 @@ const MAX_MOVES: usize = 256;
 pub struct PlacementPlan {
     members: Vec<Member>,
     geometry: Geometry,
-    /// For each item by its number, the nodes that hold it, the primary first.
+    /// For each subtable, by its number, the nodes that hold it, the primary first. `regions` is the same for regions.
     subtables: Vec<Vec<MnId>>,
     regions: Vec<Vec<MnId>>,
 }
@@ -38,7 +38,7 @@ pub struct PlacementPlan {
 /// Reasons why the cluster cannot be formed of these memory nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The index does not fit.
+    /// The replicas of the index do not fit into the pools.
     #[error(
         "pools too small: {fitting} of {subtables} index subtables ({bytes} bytes each, \
          {replicas} replicas) fit on the memory nodes; start them with larger pools, or lower \
@@ -54,7 +54,7 @@ pub enum PlanError {
         /// The number of replicas of each subtable.
         replicas: u8,
     },
-    /// No room is left for data.
+    /// The pools have no room for data besides the index.
     #[error(
         "pools too small: beside the index not one region of {bytes} bytes fits on {replicas} \
          memory nodes; start them with larger pools, or lower --region-bytes"
@@ -95,7 +95,7 @@ fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[NodeRoom]) ->
 }
 
 impl PlacementPlan {
-    /// Places index and regions on the members.
+    /// Places the subtables of the index and the regions on the members.
     pub fn new(
         settings: &ClusterSettings,
         members: Vec<Member>,
@@ -133,7 +133,7 @@ impl PlacementPlan {
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
         if count == 0 {
-            // Where hardly one region fits, no room is left for the index to grow.
+            // If hardly one region fits, no room is left for the index to grow.
             rooms_left = rooms(0);
             count = capacity(&rooms_left, replicas, most);
         }
@@ -144,12 +144,12 @@ impl PlacementPlan {
         Ok(PlacementPlan { members, geometry, subtables, regions })
     }
 
-    /// Returns the memory nodes.
+    /// Returns the memory nodes of the plan.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Returns the extents of a node, in the order in which to reserve them.
+    /// Returns the extents that a node holds, in the order in which to reserve them.
     fn extents(&self, node: MnId) -> Vec<Extent> {
         let regions = (0u32..).zip(&self.regions).filter(|(_, nodes)| nodes.contains(&node));
         let regions = regions.map(|(region, nodes)| Extent::Region {
@@ -161,7 +161,7 @@ impl PlacementPlan {
         regions.chain(subtables).collect()
     }
 
-    /// Returns the requests to reserve a node's extents, in this order.
+    /// Returns the requests to reserve a node's extents, in the order in which to send them.
     pub fn reservations(&self, cluster: ClusterId, attempt: u64, node: MnId) -> Vec<NodeRequest> {
         let request = |extent| {
             let (bytes, block_bytes) = match extent {

@@ -14,40 +14,40 @@ use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View};
 use serde::{Deserialize, Serialize};
 
-/// A fact in the store.
+/// A record in the master's store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRecord {
     /// The cluster, stored when an operator requests it. A store without this record has no cluster.
     Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
     Attempt(u64),
-    /// The first name that no memory node has ever had.
+    /// The least name that no memory node has ever had.
     NextNode(u16),
-    /// A memory node with its name.
+    /// A memory node with its name in the cluster.
     Member(Member),
     /// A lost memory node. The cluster excludes it, so it must not join again with its contents.
     Lost(Member),
     /// The view in force.
     View(View),
-    /// A bound on client ids: ids below `end` have possibly been assigned.
+    /// A bound of client ids: ids below `end` have possibly been assigned to sessions.
     ClientIds {
-        /// The first id that was not assigned.
+        /// The first client id that was not assigned.
         end: u32,
     },
     /// A session that has been opened, and neither closed nor recovered.
     Session {
-        /// The session.
+        /// The id of the session.
         client: ClientId,
         /// Whether the session has expired. It is fenced for good, and has to be recovered.
         expired: bool,
-        /// The serial number of the session's last hand-over (`HandOn`).
+        /// The serial number of the session's last request `HandOn`.
         handed_on: u64,
     },
     /// The session of a master's jobs. Only the latest one is allowed to run jobs.
     Repairer(ClientId),
     /// A block without an owner, for the next session that needs one.
     Orphan(Orphan),
-    /// A bound on epochs: epochs before `end` have possibly begun.
+    /// A bound of epochs: epochs before `end` have possibly begun.
     Epochs {
         /// The first epoch that has not begun.
         end: u64,
@@ -63,7 +63,7 @@ pub enum MasterRecord {
     Settled {
         /// The number of the view before which the bars were set.
         before: u64,
-        /// The members that were barred.
+        /// The members that were barred when the bars were settled.
         barred: BTreeSet<MnId>,
     },
     /// A destroyed cluster. Memory nodes of that cluster learn this when they come to this master.
@@ -72,18 +72,18 @@ pub enum MasterRecord {
     FreeNames(Vec<u16>),
     /// A page of the newest events (`journal.rs`).
     Events {
-        /// The page's number.
+        /// The number of the page.
         page: u64,
-        /// The events, the oldest first.
+        /// The events of the page, the oldest first.
         events: Vec<ClusterEvent>,
     },
 }
 
-/// A change of the store.
+/// A change of one record in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all writes put a record")]
 pub enum RecordWrite {
-    /// Store the record, in place of an earlier one with its key.
+    /// Store the record, and replace the earlier record with its key.
     Put(MasterRecord),
     /// Remove the record with this key.
     Remove(String),
@@ -116,7 +116,7 @@ impl MasterRecord {
 }
 
 impl RecordWrite {
-    /// Returns the key of the record that is changed.
+    /// Returns the key of the record that the change concerns.
     pub fn key(&self) -> String {
         match self {
             RecordWrite::Put(record) => record.key(),

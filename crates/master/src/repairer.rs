@@ -43,23 +43,23 @@ use crate::jobs::{self, JobContext, JobEnvironment, JobError, JobReport, MasterJ
 
 /// The deadline of a call to a memory node.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The interval at which a waiting job checks whether it has to end.
+/// The interval at which a job that waits checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The time for which a session is kept after a job. It is shorter than any lease of a master, so that another master
 /// that takes over does not find the session at the memory nodes.
 const KEPT: Duration = Duration::from_millis(100);
 
-/// A job to run.
+/// A job that the thread is to run.
 pub(crate) struct QueuedJob {
     pub token: u64,
-    /// The client id of the fabric session.
+    /// The client id of the session under which the job runs.
     pub client: ClientId,
     pub view: View,
     pub job: MasterJob,
-    /// The control services of the view's members.
+    /// The control services of the view's members, by member.
     pub nodes: HashMap<MnId, NodeClient>,
-    /// Set once the view lacks one of these members.
+    /// Set when the view in force lacks a member of the job's view.
     pub is_overtaken: Arc<AtomicBool>,
 }
 
@@ -70,7 +70,7 @@ struct JobStopFlags<'a> {
 }
 
 impl JobStopFlags<'_> {
-    // Both loads are relaxed, because the caller checks again soon.
+    // Both loads are relaxed, because the caller checks the flags again soon.
     fn master(&self) -> bool {
         self.master.load(Ordering::Relaxed)
     }
@@ -87,7 +87,7 @@ pub(crate) struct NodeCredentials {
     pub tls: Option<TlsSettings>,
 }
 
-/// The handle of the thread. Dropping it ends the thread.
+/// The handle of the thread that runs jobs. Dropping it ends the thread.
 pub(crate) struct Repairer {
     orders: Option<Sender<QueuedJob>>,
     ends: Arc<AtomicBool>,
@@ -111,7 +111,7 @@ impl Repairer {
     /// Passes a job to the thread.
     pub fn order(&self, order: QueuedJob) {
         if let Some(orders) = &self.orders {
-            // Sending fails only if the thread has panicked; then the job is never run.
+            // Sending fails only if the thread has panicked. Then no job is run any more.
             let _ended = orders.send(order);
         }
     }
@@ -119,7 +119,7 @@ impl Repairer {
 
 impl Drop for Repairer {
     fn drop(&mut self) {
-        // Relaxed is enough, because the thread checks again soon.
+        // Relaxed is enough, because the thread checks the flag again soon.
         self.ends.store(true, Ordering::Relaxed);
         self.orders.take();
         if let Some(thread) = self.thread.take()
@@ -154,7 +154,7 @@ where
     }
 }
 
-/// A session that is kept for the next job.
+/// A fabric session that is kept open for the next job.
 struct KeptJobSession {
     client: ClientId,
     /// The names and identities of the members to which the session is connected.
@@ -199,7 +199,7 @@ fn complete(
     job: MasterJob,
     ends: &JobStopFlags<'_>,
 ) -> Option<Result<JobReport, JobError>> {
-    // Over TCP, verbs can still be under way after the job's end.
+    // Over TCP, verbs of a job can still be under way after the job's end.
     let may_linger = fabric.kind() != FabricKind::Shm;
     let mut job = pin!(jobs::run(fabric, orders, view, job));
     let waker = fabric.waker();
@@ -234,7 +234,7 @@ fn attach(
     };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
-        // Nodes inside of this process offer no path, and at most a TCP port.
+        // A node inside of this process has no path of a socket, and at most a TCP port.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
@@ -245,7 +245,7 @@ fn attach(
         match attach_all_with(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
-            // This is logged only once, because each job tries again.
+            // The error is logged only once, because each job tries again.
             Err(error) => NO_SHM.call_once(|| {
                 tracing::warn!(%error, "shared memory is not used for repairs");
             }),

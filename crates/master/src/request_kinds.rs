@@ -17,9 +17,9 @@ use fusee_core::view::Member;
 /// A request, classified by the part of the master that answers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutedRequest {
-    /// A request for the host.
+    /// A request that the host of the logic answers.
     Host(HostRequest),
-    /// A request for the logic.
+    /// A request that the logic answers.
     Logic(LogicRequest),
 }
 
@@ -35,7 +35,7 @@ pub enum HostRequest {
     ViewPiece {
         /// The number of the view.
         number: u64,
-        /// The first byte of the piece.
+        /// The offset of the piece's first byte in the encoded view.
         from: u64,
     },
 }
@@ -54,7 +54,7 @@ pub enum LogicRequest {
 pub enum IdentityRequest {
     /// [`MasterRequest::Form`].
     Form {
-        /// The number of the new cluster.
+        /// The id of the new cluster.
         cluster: ClusterId,
     },
     /// [`MasterRequest::Destroy`].
@@ -79,7 +79,7 @@ pub enum ClusterRequest {
     HandOn(HandOver),
     /// [`MasterRequest::Close`].
     Close {
-        /// The session.
+        /// The session's id.
         client: ClientId,
         /// The blocks that the session hands on.
         orphans: Vec<Orphan>,
@@ -90,12 +90,12 @@ pub enum ClusterRequest {
     Heartbeat(ProcessHeartbeat),
     /// [`MasterRequest::Abandon`].
     Abandon {
-        /// The session.
+        /// The session's id.
         client: ClientId,
     },
     /// [`MasterRequest::Unreachable`].
     Unreachable {
-        /// The node.
+        /// The memory node that the session reports.
         node: MnId,
     },
     /// [`MasterRequest::Alive`].
@@ -113,7 +113,7 @@ pub enum ClusterRequest {
 pub enum FormedRequest {
     /// [`MasterRequest::Split`].
     Split {
-        /// The subtable.
+        /// The number of the full subtable.
         subtable: u32,
         /// The number of the view in which the subtable was full.
         view: u64,
@@ -122,9 +122,9 @@ pub enum FormedRequest {
     MoreRoom(RegionRequest),
     /// [`MasterRequest::Drain`].
     Drain {
-        /// The node.
+        /// The memory node to drain.
         node: MnId,
-        /// Whether to cancel the drain.
+        /// Whether to cancel the drain of the node.
         cancel: bool,
     },
     /// [`MasterRequest::GetView`].
@@ -139,7 +139,7 @@ pub enum FormedRequest {
 /// [`MasterRequest::TakeOrphan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanRequest {
-    /// The session.
+    /// The session's id.
     pub client: ClientId,
     /// The number of this request in the session.
     pub turn: u64,
@@ -158,13 +158,13 @@ pub struct OrphanRequest {
 /// [`MasterRequest::HandOn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
-    /// The session.
+    /// The session's id.
     pub client: ClientId,
     /// The number of this request in the session.
     pub serial: u64,
     /// The blocks that the session hands on.
     pub orphans: Vec<Orphan>,
-    /// Those of these blocks in which the session has just seen objects in use.
+    /// Those of the blocks in which the session has just seen objects in use.
     pub used: Vec<BlockId>,
 }
 
@@ -186,13 +186,13 @@ pub struct ProcessHeartbeat {
 /// [`MasterRequest::MoreRoom`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionRequest {
-    /// The session.
+    /// The session's id.
     pub client: ClientId,
     /// The number of the view by which the session asked for blocks.
     pub view: u64,
-    /// The redundancy of the objects that need room.
+    /// The redundancy of the objects for which the session needs room.
     pub redundancy: Redundancy,
-    /// The call for memory for whose end the session waits; 0 for none.
+    /// The number of the call for memory for whose end the session waits; 0 for none.
     pub call: u64,
 }
 

@@ -20,15 +20,15 @@ use tokio::sync::{oneshot, watch};
 
 use crate::server::{LogicInput, LogicMessage};
 
-/// The reason in replies when the logic has ended for good.
+/// The reason in replies when the master's logic has ended for good.
 const ENDED: &str = "this master has ended, or its store failed; see its log";
 
 /// Passes requests to the logic if this master leads.
 pub(crate) struct RequestRouter {
     place: Mutex<MasterRole>,
-    /// Whether there are other masters.
+    /// Whether there are other masters, so that this master possibly stands by.
     contested: bool,
-    /// Receives the reason when this master will never lead again.
+    /// The channel that gets the reason when this master will never lead again.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
     ended: Option<watch::Sender<Option<String>>>,
 }
@@ -101,7 +101,7 @@ impl RequestRouter {
     /// Tells the logic that a connection has ended.
     pub fn closed(&self, connection: u64) {
         if let MasterRole::Leads(queue) = &*self.place() {
-            // Sending fails if the logic has ended; then it needs no message.
+            // Sending fails if the logic has ended. An ended logic needs no message.
             let _ended = queue.send(LogicMessage::Input(LogicInput::Closed { connection }));
         }
     }
@@ -120,12 +120,12 @@ impl RequestRouter {
         RequestRouter { place, contested: true, ended: Some(ended) }
     }
 
-    /// Begins a term: requests go to this queue.
+    /// Begins a term, in which requests go to this queue.
     pub fn lead(&self, queue: Sender<LogicMessage>) {
         *self.place() = MasterRole::Leads(queue);
     }
 
-    /// Stands by, because another master leads (`leader`), or none.
+    /// Makes the router refuse requests, because another master leads (`leader`), or no master.
     pub fn stand_by(&self, leader: Option<String>) {
         *self.place() = MasterRole::StandsBy { leader };
     }

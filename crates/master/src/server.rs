@@ -60,9 +60,9 @@ pub const FINISHES_WITHIN: Duration = Duration::from_secs(8);
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// The interval at which [`MasterServer::wait_formed`] asks for the view.
 const LOOK: Duration = Duration::from_millis(5);
-/// The limit on the clients for memory nodes that are kept.
+/// The limit on the number of clients of memory nodes that are kept.
 const MAX_CLIENTS: usize = 4 * MAX_MEMORY_NODES as usize;
-/// The reason why a master has ended that was told to stop.
+/// The reason with which a master has ended that was told to stop.
 const STOPPED: &str = "it was stopped";
 /// The limit on events that are decided together, before the resulting records are made durable.
 const MAX_TOGETHER: usize = 256;
@@ -82,7 +82,7 @@ pub enum MasterStartError {
     /// The master cannot continue from the store's contents.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// No directory for the store is given, and there is no default directory.
+    /// The configuration names no directory for the store, and there is no default directory.
     #[error(
         "no data_dir is given, and there is no home directory to have one in; name a directory"
     )]
@@ -104,17 +104,17 @@ pub enum FormError {
     /// Memory nodes are missing, or the cluster is still being formed.
     #[error("the cluster is not formed yet: {joined} of {expected} memory nodes joined")]
     NotReady {
-        /// The number of memory nodes that have joined.
+        /// The number of memory nodes that have joined the master.
         joined: u32,
-        /// The number of memory nodes that the cluster needs.
+        /// The number of memory nodes that the cluster needs to form.
         expected: u32,
     },
-    /// The master does not answer.
+    /// The master does not answer the request for the view.
     #[error(transparent)]
     Rpc(#[from] RpcError),
 }
 
-/// A message to the thread of a logic.
+/// A message to the thread that runs a logic.
 pub(crate) enum LogicMessage {
     Input(LogicInput),
     /// Tells that all messages which had arrived when this one was requested are in the queue before it.
@@ -126,7 +126,7 @@ pub(crate) enum LogicMessage {
     Stop,
 }
 
-/// An input from outside of the thread.
+/// An input of the logic from outside of its thread.
 pub(crate) enum LogicInput {
     Request { caller: Caller, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
     Closed { connection: u64 },
@@ -134,15 +134,15 @@ pub(crate) enum LogicInput {
     Done { token: u64, result: Result<JobReport, JobError> },
 }
 
-/// A running master. Dropping it ends it.
+/// A running master. Dropping this value ends the master.
 #[derive(Debug)]
 pub struct MasterServer {
-    // The fields are in the order in which they have to end.
+    // The fields are declared in the order in which they have to end, because they are dropped in this order.
     server: Option<Server>,
     client: MasterClient,
     /// A client inside of this process, which needs no connection, and the server that answers it.
     inside: (MasterClient, Option<Server>),
-    /// The reason why the master makes no more decisions; `None` while it makes decisions.
+    /// The reason why the master makes no decisions any more; `None` while it makes decisions.
     ended: watch::Receiver<Option<String>>,
     /// The settings in force, which the logic reads.
     settings: watch::Sender<ClusterSettings>,
@@ -150,12 +150,12 @@ pub struct MasterServer {
     runtime: Runtime,
 }
 
-/// The owner of the logic. Dropping it ends the logic.
+/// The owner of the logic. Dropping this value ends the logic.
 #[derive(Debug)]
 enum LogicHandle {
     /// One logic, from the start of the master to its end.
     Sole { queue: Sender<LogicMessage>, thread: Option<JoinHandle<()>> },
-    /// A logic for each term for which this master is elected.
+    /// A new logic for each term for which this master is elected.
     #[cfg(feature = "etcd")]
     Elected { candidate: ElectionCandidate },
 }
@@ -283,7 +283,7 @@ impl MasterServer {
         self.settings.send_modify(|settings| settings.adjust(new));
     }
 
-    /// Returns the times that the master takes to answer requests over its port.
+    /// Returns the times that the master takes to answer requests over its port, by kind of request.
     pub fn times(&self) -> RequestTimes {
         self.server.as_ref().map(Server::times).unwrap_or_default()
     }
@@ -366,7 +366,7 @@ impl Drop for LogicHandle {
     }
 }
 
-/// Returns a random number for a new cluster.
+/// Returns a random id for a new cluster.
 pub fn random_cluster() -> ClusterId {
     loop {
         if let Some(cluster) = ClusterId::from_word(rand::random()) {
@@ -377,7 +377,7 @@ pub fn random_cluster() -> ClusterId {
 
 type ReplyFuture = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
-/// Tells a logic to end as soon as no change is under way.
+/// Tells a logic to end as soon as no view change is under way.
 pub(crate) fn finish(queue: &Sender<LogicMessage>) {
     // Sending fails only if the thread has ended already.
     let _ended = queue.send(LogicMessage::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
@@ -413,16 +413,16 @@ fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 
     move |control| NodeClient::new(&runtime, control)
 }
 
-/// The thread of the logic, which carries out the actions.
+/// The thread that runs a logic and carries out the logic's actions.
 struct LogicThread<C> {
     logic: MasterLogic,
-    /// The settings in force, which can change.
+    /// The settings in force, which can change while the master runs.
     settings: watch::Receiver<ClusterSettings>,
     store: MasterStore,
-    /// The newest events.
+    /// The newest events of the cluster.
     journal: EventJournal,
     pieces: EncodedViews,
-    /// A function that makes a client for a control address.
+    /// A function that makes a client for the control address of a memory node.
     connect: C,
     nodes: HashMap<String, NodeClient>,
     handle: Handle,
@@ -434,7 +434,7 @@ struct LogicThread<C> {
     next_token: u64,
     /// The time of the start, by a clock that includes sleep of the machine, because leases depend on it.
     begun: Duration,
-    /// Set when the master is told to stop: the latest time of its end.
+    /// The latest time at which the master ends; `None` unless the master was told to stop.
     stops_by: Option<Duration>,
 }
 
@@ -454,7 +454,7 @@ where
     let mut journal = EventJournal::restore(&mut records);
     let logic = MasterLogic::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
     if logic.cluster().is_none() {
-        // This removes remainders of a destroyed cluster.
+        // Clearing the store removes remainders of a destroyed cluster.
         store.clear()?;
         journal.clear();
     }
@@ -505,7 +505,7 @@ where
 }
 
 impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
-    /// Handles messages until the master has to end. Returns the reason.
+    /// Handles messages until the master has to end. Returns the reason for the end.
     fn run(mut self, messages: &Receiver<LogicMessage>) -> String {
         self.listen();
         while let Ok(first) = messages.recv() {
@@ -611,7 +611,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         match request {
             HostRequest::Events { after } => {
                 let (events, newest) = self.journal.after(after);
-                // Sending fails if the asker has gone.
+                // Sending fails if the asker does not wait for the reply any more.
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 None
             }
@@ -646,7 +646,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let mut writes = BTreeMap::new();
         for action in &mut actions {
             match action {
-                // Of several writes to a key, the last one is stored.
+                // Of several writes of one record, only the last one is stored.
                 MasterAction::Persist(more) => {
                     writes.extend(std::mem::take(more).into_iter().map(|w| (w.key(), w)));
                 }
@@ -665,7 +665,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
 
     fn perform(&mut self, action: MasterAction) -> Result<(), StoreError> {
         match action {
-            // These writes are in the store by now.
+            // The writes are in the store by now: `perform_all` has put them there.
             MasterAction::Persist(_) => {}
             MasterAction::Clear => {
                 self.nodes.clear();
@@ -695,7 +695,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let Some(view) = self.logic.view() else { return };
         let is_gone = |node: &MnId| view.member(*node).is_none();
         if let Some((_, overtaken)) = self.job.take_if(|(nodes, _)| nodes.iter().any(is_gone)) {
-            // Relaxed: the job looks again soon.
+            // Relaxed is enough, because the job checks the flag again soon.
             overtaken.store(true, Ordering::Relaxed);
         }
     }
@@ -708,7 +708,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let connect = &self.connect;
         let control = control.to_owned();
         let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));
-        // The process at this address has to be of this cluster, or of none.
+        // The process at this address has to belong to this cluster, or to none.
         client.of_cluster(self.logic.cluster())
     }
 

@@ -35,9 +35,9 @@ use fusee_core::view::View;
 use crate::record::{MasterRecord, RecordWrite, orphan_key, session_key};
 use crate::request_kinds::HandOver;
 
-/// The number of ids that one write to the store reserves.
+/// The number of client ids that one write to the store reserves.
 pub const IDS_PER_RECORD: u32 = 64;
-/// The limit on orphaned blocks; further ones are dropped.
+/// The limit on the number of orphaned blocks. Further orphaned blocks are dropped.
 const MAX_ORPHANS: usize = 1 << 16;
 
 /// A block that a session was given, and the number of the session's request for it.
@@ -47,12 +47,12 @@ struct GrantedOrphan {
     left: Orphan,
 }
 
-/// An open session.
+/// The master's record of an open session.
 #[derive(Debug, Default)]
 pub struct SessionState {
     /// Blocks that this process has given to the session, and that the session has not said to have taken over.
     given: Vec<GrantedOrphan>,
-    /// The serial number of the session's last hand-over.
+    /// The serial number of the session's last request `HandOn`.
     handed_on: u64,
     /// The view by which the session was pinned at its last heartbeat, or when it was opened; 0 if the session is
     /// restored from the store and has sent this process no heartbeat.
@@ -90,32 +90,32 @@ pub struct SessionStart {
     pub epoch: u64,
 }
 
-/// The session that takes an orphaned block.
+/// The session that takes an orphaned block, with the number of its request.
 #[derive(Clone, Copy, Debug)]
 pub struct OrphanTaker {
-    /// The session.
+    /// The session's id.
     pub client: ClientId,
-    /// The number of the session's request.
+    /// The number of the session's request for a block.
     pub turn: u64,
 }
 
-/// All sessions.
+/// All sessions of the cluster, and the orphaned blocks.
 #[derive(Debug)]
 pub struct SessionRegistry {
-    /// The next id, and the end of the stored range.
+    /// The next client id to assign, and the end of the range of ids that the store has reserved.
     next: u32,
     end: u32,
     open: BTreeMap<ClientId, SessionState>,
-    /// Sessions that have expired, and are not recovered yet.
+    /// Sessions that have expired and are not recovered yet.
     expired: BTreeMap<ClientId, SessionState>,
     orphans: BTreeMap<SizeClass, Vec<Orphan>>,
-    /// The blocks of all orphans.
+    /// The ids of all orphaned blocks.
     left: BTreeSet<BlockId>,
     /// Orphaned blocks with objects in use, and the times until which they are only given for their own size class. Not
     /// stored.
     used: BTreeMap<BlockId, u64>,
-    /// For each open session: blocks that it handed on, that were given to others, and that these perhaps did not take
-    /// over. Not stored: when a master ends, these blocks are lost.
+    /// For each open session: blocks that the session handed on, that the master gave to other sessions, and that those
+    /// sessions have possibly not taken over. Not stored: when a master ends, these blocks are lost.
     limbo: BTreeMap<ClientId, Vec<Orphan>>,
     /// Damage found by all sessions, as far as they have reported it to this process.
     damage: Damage,
@@ -123,7 +123,7 @@ pub struct SessionRegistry {
     transitions: Transitions,
     /// Counts of the operations of all sessions, as far as they have reported them to this process.
     work: SessionWork,
-    /// See [`SessionRegistry::handed_on`].
+    /// The number of blocks that were handed on: see [`SessionRegistry::handed_on`].
     handed_on: u64,
 }
 
@@ -153,7 +153,7 @@ impl SessionRegistry {
         self.handed_on
     }
 
-    /// Restores from the store that ids below `end` have possibly been assigned.
+    /// Restores from the store that client ids below `end` have possibly been assigned.
     pub fn restore_ids(&mut self, end: u32) {
         (self.next, self.end) = (end.max(1), end.max(1));
     }
@@ -184,7 +184,7 @@ impl SessionRegistry {
         self.expired.keys().copied()
     }
 
-    /// Returns the times of the last heartbeats of the expired sessions, in listened milliseconds.
+    /// Returns the time of the last heartbeat of each expired session, in listened milliseconds.
     pub fn expired_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
         self.expired.values().map(|session| session.heard_ms)
     }
@@ -194,12 +194,12 @@ impl SessionRegistry {
         self.open.contains_key(&client)
     }
 
-    /// Returns whether an id has been assigned, perhaps by an earlier process.
+    /// Returns whether a client id has been assigned, possibly by an earlier master process.
     pub fn has_been(&self, client: ClientId) -> bool {
         client != ClientId::NOBODY && client.0 < self.next
     }
 
-    /// Returns the first id that has not been assigned.
+    /// Returns the first client id that has not been assigned.
     pub fn unused_from(&self) -> ClientId {
         ClientId(self.next)
     }
@@ -209,12 +209,12 @@ impl SessionRegistry {
         self.orphans.values().flatten()
     }
 
-    /// Returns the number of ids that have been assigned.
+    /// Returns the number of client ids that have been assigned.
     pub fn opened_count(&self) -> u64 {
         u64::from(self.next) - 1
     }
 
-    /// Returns a new id; `None` when all are used up.
+    /// Returns a new client id; `None` when all ids are used up.
     pub fn new_id(&mut self, writes: &mut Vec<RecordWrite>) -> Option<ClientId> {
         if self.next == self.end {
             self.end = self.end.checked_add(IDS_PER_RECORD)?;
@@ -234,7 +234,7 @@ impl SessionRegistry {
         Some((all.map(|session| session.pinned_in).min()?, settled))
     }
 
-    /// Opens a session. Returns `None` when all ids are used up.
+    /// Opens a session. Returns `None` when all client ids are used up.
     pub fn open(
         &mut self,
         heard_ms: u64,
@@ -285,12 +285,12 @@ impl SessionRegistry {
         self.add_work(heartbeat.client, &heartbeat.work);
     }
 
-    /// Returns the damage that all sessions found.
+    /// Returns the counts of the damage that all sessions have found.
     pub fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// Adds the operations of a session to the counts.
+    /// Adds the counts of a session's operations to the totals.
     pub fn add_work(&mut self, client: ClientId, work: &SessionWork) {
         let Some(session) = self.open.get_mut(&client) else { return };
         let news = work.since(&session.work);
@@ -303,12 +303,12 @@ impl SessionRegistry {
         self.work
     }
 
-    /// Returns the changes of redundancy by all sessions.
+    /// Returns the counts of the redundancy changes that all sessions have made.
     pub fn transitions(&self) -> Transitions {
         self.transitions
     }
 
-    /// Adds damage that a job found to the total.
+    /// Adds the damage that a job has found to the totals.
     pub fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
@@ -332,7 +332,7 @@ impl SessionRegistry {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
         self.expired.insert(client, session);
-        // The session's recovery finds all blocks whose owner, by the tables, is this session.
+        // The session's recovery finds all blocks whose owner is this session according to the block tables.
         self.limbo.remove(&client);
         writes.push(RecordWrite::Put(MasterRecord::Session { client, expired: true, handed_on }));
         true
@@ -421,7 +421,7 @@ impl SessionRegistry {
             expired: false,
             handed_on: serial,
         }));
-        // If the session expires later, these blocks must not become orphaned blocks once more.
+        // If the session expires later, the blocks handed on must not become orphaned blocks once more.
         let handed_on =
             |given: &GrantedOrphan| orphans.iter().any(|left| left.block == given.left.block);
         let (gone, given): (Vec<GrantedOrphan>, _) =
@@ -560,7 +560,7 @@ impl SessionRegistry {
         if region.is_none() || block.block >= view.geometry.blocks_per_region() {
             return Err("no such block");
         }
-        // Decoding the message did not check the class.
+        // Decoding the message has not checked the size class.
         let class = SizeClass::from_code(class.code()).ok_or("no such size class")?;
         let shape = BlockShape::new(view.geometry.block_bytes, class);
         if first > shape.ok_or("no object of this class fits in a block")?.objects {

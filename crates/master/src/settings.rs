@@ -14,7 +14,7 @@ use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 pub const MAX_SUBTABLES: u64 = 1 << 17;
 /// The limit on regions, for the same reason as [`MAX_SUBTABLES`]. Memory beyond this is left unused.
 pub const MAX_REGIONS: u64 = 1 << 16;
-/// The limit on memory nodes that join; more would be a mistake.
+/// The limit on the number of memory nodes that join. More nodes are probably a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
 /// The longest time for which an answer is held back, in milliseconds, whatever the lease: deadlines of calls have to
 /// exceed it, and clients wait for half a second.
@@ -97,15 +97,15 @@ pub enum SettingsError {
     /// The number of memory nodes is out of bounds.
     #[error("memory_nodes is {memory_nodes}; it must be 1..={MAX_MEMORY_NODES}")]
     MemoryNodes {
-        /// The setting.
+        /// The number of memory nodes that the settings demand.
         memory_nodes: u32,
     },
     /// A replication factor is out of bounds.
     #[error("{setting} is {replicas}; it must be 1..={MAX_REPLICAS}")]
     Replicas {
-        /// The setting's name.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The number of replicas that the setting demands.
         replicas: u8,
     },
     /// There are more replicas than memory nodes, and no two replicas of one subtable or region lie on one node.
@@ -114,43 +114,43 @@ pub enum SettingsError {
          node of its own; raise memory_nodes, or lower {setting}"
     )]
     TooFewMemoryNodes {
-        /// The setting's name.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The number of replicas that the setting demands.
         replicas: u8,
-        /// The number of memory nodes.
+        /// The number of memory nodes that the settings demand.
         memory_nodes: u32,
     },
-    /// The sizes contradict each other.
+    /// The sizes of the geometry contradict each other.
     #[error("geometry: {0}")]
     Geometry(#[from] ViewError),
     /// The lease is too short for any session.
     #[error("lease_ms is {lease_ms}; it must be at least {MIN_LEASE_MS}")]
     Lease {
-        /// The setting.
+        /// The length of the lease, in milliseconds.
         lease_ms: u64,
     },
-    /// The rate is 0, so no replica would ever move.
+    /// The rate of moves is 0, so that no replica would ever move.
     #[error("move_bytes_per_s is 0; it must be at least 1")]
     Pace,
     /// The rules for redundancy are invalid.
     #[error(transparent)]
     Redundancy(#[from] PolicyError),
-    /// The index would have too many subtables.
+    /// For this number of keys, the index would need too many subtables.
     #[error(
         "an index for {index_keys} keys needs {subtables} subtables, and {MAX_SUBTABLES} are \
          possible; raise geometry.groups_per_subtable, or lower index_keys"
     )]
     IndexTooLarge {
-        /// The setting.
+        /// The number of keys that the settings demand.
         index_keys: u64,
-        /// The number of subtables that it needs.
+        /// The number of subtables that the index would need.
         subtables: u64,
     },
 }
 
 impl ClusterSettings {
-    /// Checks everything that can be checked before a memory node has joined.
+    /// Checks everything in the settings that can be checked before a memory node has joined.
     pub fn check(&self) -> Result<(), SettingsError> {
         let memory_nodes = self.memory_nodes;
         if !(1..=MAX_MEMORY_NODES).contains(&memory_nodes) {
@@ -233,7 +233,7 @@ mod tests {
     fn the_index_has_room_for_its_keys() {
         let settings = settings();
         settings.check().unwrap();
-        // 24,576 slots a subtable, of which 17,203 have keys at 70 %.
+        // A subtable has 24,576 slots. At a load of 70 %, 17,203 of them have keys.
         assert_eq!(settings.subtables(), 64);
         assert_eq!(ClusterSettings { index_keys: 0, ..settings.clone() }.subtables(), 1);
         assert_eq!(ClusterSettings { index_keys: 17_204, ..settings }.subtables(), 2);

@@ -37,11 +37,11 @@ use self::entry_format::{CONTENTS_KEY, FORMAT_KEY, StoreContents, StoreEntryErro
 use self::image::StoreImage;
 use crate::record::{DESTROYED, MasterRecord, RecordWrite};
 
-/// The file's name in the data directory.
+/// The name of the store's file in the data directory.
 pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
-/// The limit on records that one write removes when the store is cleared.
+/// The limit on the number of records that one write removes when the store is cleared.
 const TOGETHER: usize = 64;
 /// The shortest time after which a change is committed a second time. A change of the view takes a few writes, one soon
 /// after the other; these do not wait for second commits.
@@ -52,14 +52,14 @@ type StoreEntries = BTreeMap<String, Vec<u8>>;
 /// Reasons why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another master uses the file.
+    /// Another master uses the store's file.
     #[error(
         "{} is in use by another process, probably another master; stop that one, or choose \
          another data_dir",
         path.display()
     )]
     Locked {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file is damaged, or not a master's store.
@@ -69,9 +69,9 @@ pub enum StoreError {
         path.display()
     )]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The finding.
+        /// A text that says what is wrong with the file.
         cause: String,
     },
     /// A record differs from what was written.
@@ -80,11 +80,11 @@ pub enum StoreError {
          store from a copy, or start the master over an empty one, where it waits for `fusee form`"
     )]
     DamagedRecord {
-        /// The store.
+        /// The name of the store.
         store: String,
-        /// The record's key.
+        /// The key of the damaged record.
         record: String,
-        /// The finding.
+        /// A text that says what is wrong with the record.
         cause: String,
     },
     /// The file was written by another version.
@@ -95,41 +95,41 @@ pub enum StoreError {
         entry_format::FORMAT
     )]
     OtherFormat {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The name of the format in the file.
+        /// The name of the format that the file has.
         found: String,
     },
-    /// The operating system refuses.
+    /// The operating system refuses access to a file or directory.
     #[error("{}: {cause}; check that the directory can be written and has room", path.display())]
     Io {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// The operating system's message.
+        /// The error text of the operating system.
         cause: String,
     },
     /// Another master leads, or is about to, so this master must not decide any more.
     #[error("{store}: this master does not lead any more ({cause})")]
     Deposed {
-        /// The store.
+        /// The name of the store.
         store: String,
-        /// The observation that shows it.
+        /// A text that says how this master noticed it.
         cause: String,
     },
     /// A shared store does not answer, or refuses a request. A later attempt can succeed.
     #[error("{store} does not do as it is asked: {cause}")]
     Remote {
-        /// The store.
+        /// The name of the store.
         store: String,
-        /// The store's message.
+        /// The text of the store's error.
         cause: String,
     },
     /// The contents of a shared store are incomplete, or of another program or version.
     #[error("{store} cannot be used: {cause}")]
     Unusable {
-        /// The store.
+        /// The name of the store.
         store: String,
-        /// The findings, and the remedy.
+        /// A text that says what was found, and gives the remedy.
         cause: String,
     },
 }
@@ -142,7 +142,7 @@ pub trait RemoteStore: std::fmt::Debug + Send {
     /// Returns the store's name for operators.
     fn name(&self) -> String;
 
-    /// Returns all records, by their keys.
+    /// Returns all records in the store, by their keys.
     fn read(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError>;
 
     /// Puts and removes (`None`) entries; either all changes take effect, or none. They are durable when this returns.
@@ -171,7 +171,7 @@ struct StoreFile {
     path: PathBuf,
     database: Database,
     contents: StoreContents,
-    /// The time of the earliest write that has been committed only once.
+    /// The time of the earliest write after which no second commit has been made.
     unsettled: Option<Duration>,
 }
 
@@ -191,12 +191,12 @@ fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
 }
 
 impl MasterStore {
-    /// Returns a store that is lost with the process.
+    /// Returns a store in memory, which is lost when the process ends.
     pub fn memory() -> MasterStore {
         MasterStore { kept: StoreBackend::Memory(BTreeMap::new()) }
     }
 
-    /// Returns a store outside of this process, for one term.
+    /// Returns a store outside of this process, for one term of this master.
     pub fn remote(remote: Box<dyn RemoteStore>) -> Result<MasterStore, StoreError> {
         let (_, contents) = check(&remote.name(), &remote.read()?)?;
         Ok(MasterStore { kept: StoreBackend::Remote { remote, contents } })
@@ -239,7 +239,7 @@ impl MasterStore {
             keep_private(&path, &file).map_err(|error| io(&path, error))?;
             FileBackend::new(file).map_err(|error| failed(&path, error))
         };
-        // The first check changes nothing in the file.
+        // The first check opens an image of the file, so that it changes nothing in the file.
         let image = open_database(&path, StoreImage::new(open()?))?;
         let (_, contents) = check_file(&path, &image)?;
         drop(image);
@@ -258,7 +258,7 @@ impl MasterStore {
         Ok(check_file(path, &open_database(path, memory)?)?.0)
     }
 
-    /// Returns all records.
+    /// Returns all records in the store.
     pub fn load(&self) -> Result<Vec<MasterRecord>, StoreError> {
         let (records, _) = match &self.kept {
             StoreBackend::Memory(records) => return Ok(records.values().cloned().collect()),
@@ -282,7 +282,7 @@ impl MasterStore {
         writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
 
-    /// Applies all changes, or none. They are durable when this returns.
+    /// Applies all changes of records, or none. The changes are durable when this returns.
     pub fn persist(&mut self, writes: Vec<RecordWrite>) -> Result<(), StoreError> {
         match &mut self.kept {
             StoreBackend::Memory(kept) => {
@@ -363,7 +363,7 @@ fn with_contents(
     written
 }
 
-/// Decodes all records, and the list of contents.
+/// Decodes all records of a store, and checks them against the list of contents.
 fn check(
     store: &str,
     entries: &StoreEntries,

@@ -9,13 +9,13 @@ use fusee_control::master::MasterReply;
 use fusee_control::view_pieces;
 use fusee_core::view::View;
 
-/// The number of encoded views that are kept.
+/// The number of encoded views that the master keeps.
 const KEPT: usize = 2;
 
-/// The encoded views that are kept.
+/// The encoded views that the master keeps for requests for pieces.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedViews {
-    /// The encoded views with their numbers, the newest last.
+    /// The encoded views with the numbers of the views, the newest view last.
     written: VecDeque<(u64, Vec<u8>)>,
 }
 

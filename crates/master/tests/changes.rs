@@ -38,7 +38,7 @@ use fusee_master::logic::MasterEvent;
 use fusee_master::record::MasterRecord;
 use world::{LEASE_MS, TickCluster, settings};
 
-/// Returns the word for a slot; every slot gets another word.
+/// Returns the word for a slot. Each slot gets a different word.
 fn word(subtable: usize, slot: u64) -> u64 {
     let address = Address::new((subtable as u64 * 1000 + slot + 1) * 64);
     Slot::new(7, SizeClass::from_code(3).unwrap(), address, 0).0
@@ -416,7 +416,7 @@ fn who_fetches_a_long_view_is_there() {
     fetch(&mut world, OWN, 10);
     assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
     assert!(world.view().change.is_some(), "it has not followed");
-    // The time for this is limited, because all other sessions wait.
+    // The time for fetching a view is limited, because all other sessions wait.
     fetch(&mut world, OWN, 40);
     assert_eq!(world.status().open_sessions, 0);
     assert!(world.said("it does not leave old views behind"), "{:#?}", world.log);
@@ -605,7 +605,7 @@ fn a_repairer_of_which_nothing_can_linger_goes_on() {
     assert_eq!((world.failing_jobs, world.repairers.len()), (0, 1));
     let repairer = *world.repairers.first().unwrap();
     assert!(world.nodes.borrow().iter().all(|node| !node.fenced.contains(&repairer)));
-    // The session ends together with the master's process.
+    // The repair session ends together with the master's process.
     world.restart_master();
     world.until("the fence", |world| {
         world.nodes.borrow().iter().all(|node| node.fenced.contains(&repairer))

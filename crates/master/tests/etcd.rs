@@ -69,7 +69,7 @@ struct MasterProcess {
     addr: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// Kept open, because the process prints at its end.
+    /// Standard output is kept open, because the process prints at its end.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -116,7 +116,7 @@ impl MasterProcess {
     fn is_frozen(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
-            // The format of this file is: PID (NAME) STATE ...
+            // The format of the file is: PID (NAME) STATE ...
             let stat = std::fs::read_to_string(stat).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
         })
@@ -128,7 +128,7 @@ impl MasterProcess {
         self.child.wait().unwrap();
     }
 
-    /// Ends the process normally.
+    /// Ends the master's process normally.
     fn stop(mut self) {
         drop(self.stdin.take());
         let end = Instant::now() + LONG;
@@ -148,7 +148,7 @@ impl Drop for MasterProcess {
 
 /// Three masters, three memory nodes, and the views and ids seen so far.
 struct ElectedCluster {
-    // The fields are in the order in which they have to end.
+    // The fields are declared in the order in which they have to end, because they are dropped in this order.
     nodes: Vec<MemoryNode>,
     masters: Vec<MasterProcess>,
     client: MasterClient,
@@ -323,7 +323,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
-    // This request is under way to the old leader when that leader is continued.
+    // The request is under way to the old leader when the old leader's process is continued.
     let early = {
         let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
         let client = client.with_deadline(Duration::from_secs(30));
@@ -332,7 +332,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     let others: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
     let others = MasterClient::new(&cluster.runtime, others.join(",")).with_deadline(LONG);
     cluster.client = others;
-    // These ids are beyond the range that the old leader has stored.
+    // The ids of these sessions are beyond the range that the old leader has reserved in the store.
     (0..70).for_each(|_| assert!(cluster.open()));
     let newest = *cluster.ids.last().unwrap();
     old.signal("CONT");
@@ -361,7 +361,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
         assert!(cluster.ids.insert(client.0), "{client} was given twice");
     }
     assert!(cluster.open());
-    // The old leader can lead again.
+    // The old leader can lead again after another master has led.
     cluster.masters.push(old);
     let mut new = cluster.leader();
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
@@ -493,7 +493,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
             let at = cluster.masters.iter().position(|master| master.addr == *addr).unwrap();
             cluster.masters.remove(at).stop();
             cluster.masters.push(MasterProcess::start_at(&cluster.store, TTL_S, addr));
-            // The client possibly notices the broken connection only with this request.
+            // The client possibly notices only with this request that the connection is broken.
             let in_flight = cluster.client.call_blocking(MasterRequest::Status);
             assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
             assert!(cluster.open());

@@ -34,7 +34,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Cluster
         max_value_bytes: 4096,
         ..Geometry::default()
     };
-    // Leases never end, because no session or node sends heartbeats here; `changes.rs` tests those.
+    // Leases never end here, because no session or node sends heartbeats; `changes.rs` tests leases.
     let lease = LeaseSettings { lease_ms: u64::MAX, ..LeaseSettings::default() };
     ClusterSettings {
         memory_nodes,
@@ -77,7 +77,7 @@ struct LogicCluster {
     nodes: Vec<LogicNode>,
     now_ms: u64,
     fresh: u64,
-    /// The number of actions carried out, and the number after which the master crashes.
+    /// The number of actions that were carried out, and the number after which the master crashes.
     actions: usize,
     crash_after: Option<usize>,
     crashes: usize,
@@ -222,7 +222,7 @@ impl LogicCluster {
             verbs: None,
             pool_bytes: node.description.pool_bytes,
         });
-        // Another process in the node's place does not get the reply.
+        // Another process in the place of the node does not get the reply.
         let same = self.nodes[at].description.identity == identity;
         if let Some(MasterReply::Joined { node }) = reply
             && same
@@ -233,7 +233,7 @@ impl LogicCluster {
         reply
     }
 
-    /// Lets time pass, in which nodes without a name join.
+    /// Lets time pass. Meanwhile, nodes without a name join.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 50 {
             self.now_ms += 50;
@@ -642,7 +642,7 @@ fn the_master_tells_who_may_own_blocks() {
     assert_eq!(owners.orphans, [mine]);
     assert!(second < owners.unused_from);
     assert_eq!(world.open().unwrap().0, owners.unused_from);
-    // A block that was given is no orphaned block any more.
+    // A block that was given to a session is no orphaned block any more.
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
     assert_eq!((owners.open.len(), owners.orphans), (2, vec![]));
 }

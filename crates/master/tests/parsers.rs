@@ -138,7 +138,7 @@ fn bounded<T>(bytes: &[u8], parse: impl FnOnce() -> T) -> T {
     parsed.expect("it was run")
 }
 
-/// Runs all parsers of messages on these bytes.
+/// Runs all parsers of control messages on these bytes.
 fn all_of_control(bytes: &[u8]) -> bool {
     let frames = [
         bounded(bytes, || control::call_of_master(bytes)),
@@ -262,7 +262,7 @@ fn views() -> Vec<View> {
     views
 }
 
-/// Returns updates for a client with the first view: whole views, and differences.
+/// Returns updates for a client that has the first view: whole views, and differences.
 fn updates() -> Vec<Vec<u8>> {
     let views = views();
     let told = |view| [ViewUpdate::to(view, Some(&views[0])), ViewUpdate::from(view.clone())];

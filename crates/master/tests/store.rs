@@ -70,7 +70,7 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(store.name(), path.to_str().unwrap());
     drop(store);
-    // The file has these permissions after it was copied, for instance.
+    // The file can have these permissions if it was copied, for instance.
     std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     drop(MasterStore::open(&dir.path().join("new")).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);

@@ -166,7 +166,7 @@ impl MemoryNode {
                 if let Some(dismissal) = send_heartbeats(&master, &member, identity).await {
                     break dismissal;
                 }
-                // The node has no id in the cluster until it is a member again.
+                // The node has no name until it is a member again.
                 tell.send_replace(None);
             };
             warn.send_replace(Some(dismissal));
@@ -268,7 +268,7 @@ impl MemoryNode {
         self.client.clone().unwrap_or_else(over_tcp)
     }
 
-    /// Returns the node's id in the cluster; `None` until it has joined.
+    /// Returns the node's name in the cluster; `None` until it has joined.
     pub fn name(&self) -> Option<MnId> {
         *self.joined.borrow()
     }
@@ -278,7 +278,7 @@ impl MemoryNode {
         self.server.times()
     }
 
-    /// Returns a receiver of the node's id in the cluster and of its changes.
+    /// Returns a receiver of the node's name in the cluster and of the name's changes.
     pub fn names(&self) -> watch::Receiver<Option<MnId>> {
         self.joined.clone()
     }

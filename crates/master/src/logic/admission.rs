@@ -19,7 +19,7 @@ use super::decision::{Decision, NextView};
 use super::facts::ClusterFacts;
 use super::reservation::PAUSE_MS;
 
-/// The longest wait for the node's answer.
+/// The longest wait for the answer of the node that is being admitted, in milliseconds.
 const PATIENCE_MS: u64 = 2_000;
 
 /// The node that is being admitted, and the nodes that have refused.
@@ -47,7 +47,7 @@ impl MemberAdmission {
         self.under_way.as_ref().is_some_and(|candidate| candidate.node == node)
     }
 
-    /// Forgets a node.
+    /// Forgets that a node is being admitted, or has refused.
     pub fn forget(&mut self, node: MnId) {
         self.under_way.take_if(|candidate| candidate.node == node);
         self.unfit.remove(&node);
@@ -84,7 +84,7 @@ impl MemberAdmission {
         true
     }
 
-    /// Handles the answer of the node that is being admitted, or its failure.
+    /// Handles the answer of the node that is being admitted, or the failure of the call to it.
     pub fn admit_answered(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -83,7 +83,7 @@ impl MasterState {
         }
     }
 
-    /// Puts a view in force; it is stored before any process learns of it.
+    /// Puts a view in force. The view is stored before any process learns of it.
     fn set_view(&mut self, ctx: &mut EventContext<'_>, next: NextView) {
         let NextView { view, is_shown, mut writes, topic, text } = next;
         view.check().expect("a view that follows from a good one is good");
@@ -180,7 +180,7 @@ impl MasterState {
         }
     }
 
-    /// Makes the master look for room again, because some node possibly has room now.
+    /// Makes the master look again for room for replicas, because some node possibly has room now.
     pub(super) fn look_again(&mut self) {
         self.cluster.full.clear();
         self.replicas.look_again();

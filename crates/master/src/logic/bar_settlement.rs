@@ -30,13 +30,13 @@ use super::facts::ClusterFacts;
 use super::failure_detector::FailureDetector;
 use crate::record::{MasterRecord, RecordWrite, SETTLED_KEY};
 
-/// The pause after a member failed to answer.
+/// The pause after a member failed to answer, in milliseconds.
 const PAUSE_MS: u64 = 100;
 
 /// The state of the settlement: whether a change settles bars, and which bars are settled.
 #[derive(Debug, Default)]
 pub(super) struct BarSettlement {
-    /// The frozen change settles bars; after a restart, it possibly does.
+    /// Whether the frozen change settles bars. After a restart of the master, it possibly does.
     is_frozen: bool,
     /// A view number and members: bars of these members, by views before that number, are settled when the change is
     /// complete.
@@ -56,7 +56,7 @@ impl BarSettlement {
         self.is_frozen = is_frozen;
     }
 
-    /// Returns whether a bar has no further effect once the view is stable.
+    /// Returns whether a bar will have no effect any more when the view is stable.
     fn is_settled(&self, cluster: &ClusterFacts, bar: &Bar) -> bool {
         let by_change = |(before, barred): &(u64, BTreeSet<MnId>)| {
             bar.view < *before && barred.contains(&bar.node)
@@ -145,7 +145,7 @@ impl BarSettlement {
         for (node, bars) in &settled {
             let again_ms = self.again_ms.entry(*node).or_default();
             if *again_ms <= ctx.now_ms {
-                // If no answer comes at all, the request is repeated at this time.
+                // If no answer comes at all, the request is repeated one lease from now.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster: view.cluster, bars: bars.clone() };
                 ctx.call(&cluster.roster, *node, request, CallPurpose::Unbar);
@@ -205,13 +205,13 @@ impl BarSettlement {
     }
 }
 
-/// Returns the members that are barred.
+/// Returns the members that other members bar.
 fn barred(cluster: &ClusterFacts, contact: &Contact) -> BTreeSet<MnId> {
     let barred = contact.all_bars(cluster).map(|(_, bar)| bar.node);
     barred.filter(|node| cluster.in_view(*node)).collect()
 }
 
-/// Returns the subtables whose primaries are on these nodes, in order.
+/// Returns the numbers of the subtables whose primaries are on these nodes, in ascending order.
 fn led_by(view: &View, nodes: &BTreeSet<MnId>) -> Vec<u32> {
     let subtables = (0u32..).zip(&view.subtables);
     let led = subtables.filter(|(number, subtable)| {

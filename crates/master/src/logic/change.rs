@@ -32,11 +32,11 @@ use super::context::EventContext;
 use super::decision::{Decision, NextView};
 use crate::jobs::MasterJob;
 
-/// The limit on clients that one job recovers.
+/// The limit on the number of clients that one job recovers.
 const TOGETHER: usize = 32;
 
 impl MasterState {
-    /// Takes all steps of the change that are due, or begins the next change.
+    /// Takes all steps of the view change that are due, or begins the next view change.
     pub(super) fn change_view(&mut self, ctx: &mut EventContext<'_>) {
         while self.take_step(ctx) {
             self.apply(ctx);
@@ -147,7 +147,7 @@ impl MasterState {
         }
     }
 
-    /// Takes the change to its next stage.
+    /// Takes the view change to its next stage.
     pub(super) fn advance(&mut self, ctx: &mut EventContext<'_>) {
         let MasterState { cluster, views, bars, contact, .. } = self;
         let mut writes = Vec::new();

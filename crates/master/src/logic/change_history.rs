@@ -9,10 +9,10 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use fusee_core::view::change::ChangeStage;
 
-/// The number of entries of each kind that are kept.
+/// The number of past changes, and of past recoveries, that are kept.
 const KEPT: usize = 100;
 
-/// The past changes and recoveries of this process.
+/// The past view changes and recoveries of this master process.
 #[derive(Debug, Default)]
 pub(super) struct ChangeHistory {
     /// The time at which the view came into force, or became known to this process.
@@ -21,7 +21,7 @@ pub(super) struct ChangeHistory {
     last_recoveries: VecDeque<ClientRecovery>,
     reconfigurations: u64,
     last_reconfigurations: VecDeque<Reconfiguration>,
-    /// Members whose loss is in the next view, not yet in an entry.
+    /// Members whose loss is in the next view, but not yet in an entry of `last_reconfigurations`.
     lost: Vec<MnId>,
     /// The time since which replicas are missing because of a loss. The entries of these losses get their
     /// `whole_after_ms` when no replica is missing any more.
@@ -51,7 +51,7 @@ impl ChangeHistory {
         self.since_ms = now_ms;
         let was = old.change.as_ref();
         if was.is_none() && new.change.is_none() {
-            // Only a member was added or has left.
+            // Nothing was moved: only a member was added, or has left.
             return;
         }
         if was.is_none() || self.last_reconfigurations.is_empty() {
@@ -83,7 +83,7 @@ impl ChangeHistory {
         }
     }
 
-    /// Records that no replica is missing.
+    /// Records that no replica is missing any more.
     pub fn whole(&mut self, now_ms: u64) {
         let Some(since_ms) = self.degraded_since_ms.take() else { return };
         let waiting = self.last_reconfigurations.iter_mut();
@@ -101,7 +101,7 @@ impl ChangeHistory {
         self.last_recoveries.push_back(recovery);
     }
 
-    /// Returns the number of recoveries, and the latest of them.
+    /// Returns the number of recoveries so far, and the latest recoveries.
     pub fn recoveries(&self) -> (u64, Vec<ClientRecovery>) {
         (self.recoveries, self.last_recoveries.iter().copied().collect())
     }

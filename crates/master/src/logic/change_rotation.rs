@@ -8,7 +8,7 @@
 
 use fusee_core::mutant::{Mutant, removed};
 
-/// The purpose of a change.
+/// The purpose of a view change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangePurpose {
     /// Splits full subtables ([`splitting`](super::splitting)).
@@ -19,7 +19,7 @@ pub(super) enum ChangePurpose {
     Replicas,
 }
 
-/// The queue of the kinds of changes, the next kind first.
+/// The queue of the purposes of view changes. The purpose to try next is the first.
 #[derive(Debug)]
 pub(super) struct ChangeRotation([ChangePurpose; 3]);
 
@@ -30,7 +30,7 @@ impl Default for ChangeRotation {
 }
 
 impl ChangeRotation {
-    /// Returns the queue, the next kind first.
+    /// Returns the queue of purposes. The purpose to try next is the first.
     pub fn line(&self) -> [ChangePurpose; 3] {
         self.0
     }

@@ -47,13 +47,13 @@ const MAX_STRANGERS: usize = 1024;
 pub(super) struct ClusterIdentity {
     /// The cluster that this master leads; `None` until an operator requests one.
     own: Option<ClusterId>,
-    /// Clusters that were destroyed here.
+    /// Clusters that a master with this store has destroyed.
     destroyed: BTreeSet<ClusterId>,
-    /// Other clusters whose members or clients have come here.
+    /// Other clusters whose members or clients have sent requests to this master.
     strangers: BTreeSet<ClusterId>,
     /// An operator has requested the own cluster, from this process or an earlier one of this master.
     is_new: bool,
-    /// The store has records of a cluster, but does not name that cluster.
+    /// Whether the store has records of a cluster, but does not name that cluster.
     has_leftovers: bool,
     /// The kind of process that has shown that the own cluster exists already, though this master has not formed it;
     /// `None` if no process has.
@@ -81,17 +81,17 @@ impl ClusterIdentity {
         self.own = Some(cluster);
     }
 
-    /// Restores from the store that an operator has requested the own cluster.
+    /// Restores from the store that an operator has requested this master's cluster.
     pub fn restore_new(&mut self) {
         self.is_new = true;
     }
 
-    /// Restores from the store that it has records, but names no cluster.
+    /// Restores from the store that it has records, but does not name their cluster.
     pub fn restore_leftovers(&mut self) {
         self.has_leftovers = true;
     }
 
-    /// Restores from the store that this cluster was destroyed here.
+    /// Restores from the store that a master has destroyed this cluster.
     pub fn restore_destroyed(&mut self, cluster: ClusterId) {
         self.destroyed.insert(cluster);
     }
@@ -203,7 +203,7 @@ impl ClusterIdentity {
                     names(&there)
                 ));
             }
-            // After a start of this master, members have a lease in which to report.
+            // After this master's start, members have one lease in which to report.
             if !unheard.is_empty() {
                 return refused(format!(
                     "{NOT_KNOWN_YET} whether {} of cluster {cluster} are there, who hold data; nothing was changed",
@@ -288,7 +288,7 @@ fn holders(facts: &ClusterFacts) -> impl Iterator<Item = MnId> {
     })
 }
 
-/// Returns the reason why a cluster that exists already is not formed.
+/// Returns the reason why a cluster that exists already cannot be formed.
 fn why_exists(cluster: ClusterId, whose: &str) -> String {
     format!(
         "cluster {cluster} exists already: {whose} of it come here, and this master's store knows nothing of them. To \
@@ -297,7 +297,7 @@ fn why_exists(cluster: ClusterId, whose: &str) -> String {
     )
 }
 
-/// Returns the reply that all of these sessions are expelled.
+/// Returns the reply to a heartbeat that all of these sessions are expelled.
 pub(super) fn expel(
     expelled: Vec<ClientId>,
     epochs: ClusterEpochs,

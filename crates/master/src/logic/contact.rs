@@ -50,7 +50,7 @@ struct ContactReport {
 }
 
 impl Contact {
-    /// Returns the state of a master that begins. `random` is a random number.
+    /// Returns the state of a master that has received no report. `random` identifies it.
     pub fn new(random: u64) -> Contact {
         Contact { by: random, ..Contact::default() }
     }
@@ -73,7 +73,7 @@ impl Contact {
         heard.is_some_and(|note| note.by == self.by)
     }
 
-    /// Records a member's bars, unless later ones are known.
+    /// Records a member's bars, unless the master knows later bars of this member.
     pub fn bars(&mut self, node: MnId, bars: MemberBars) {
         let said = self.members.entry(node).or_default();
         if said.bars.as_ref().is_none_or(|known| known.changes <= bars.changes) {
@@ -94,7 +94,7 @@ impl Contact {
         self.members.get(&node).is_some_and(|said| said.bars.is_some())
     }
 
-    /// Returns the bars of a member.
+    /// Returns the bars that a member has reported.
     pub fn barred_by(&self, node: MnId) -> &[Bar] {
         let bars = self.members.get(&node).and_then(|said| said.bars.as_ref());
         bars.map_or(&[], |bars| &bars.bars)
@@ -106,12 +106,12 @@ impl Contact {
         members.flat_map(|member| self.barred_by(member.node).iter().map(|bar| (member.node, *bar)))
     }
 
-    /// Returns whether any bar is known.
+    /// Returns whether any member has reported a bar.
     pub fn has_bars(&self, cluster: &ClusterFacts) -> bool {
         self.all_bars(cluster).next().is_some()
     }
 
-    /// Forgets the members that are in none of these sets.
+    /// Forgets the reports of members that are in none of these sets.
     fn follow(&mut self, sets: &[Vec<MnId>]) {
         self.members.retain(|node, _| sets.iter().any(|set| set.contains(node)));
     }
@@ -129,7 +129,7 @@ impl Contact {
         if removed(Mutant::LeasesWithoutContact) {
             return 0;
         }
-        // One millisecond is added because both times are rounded down.
+        // One millisecond is added because both times are rounded down to milliseconds.
         let since = |latest_ms| (asked_ms + 1).saturating_sub(latest_ms);
         self.latest_ms.map_or(u64::MAX, since)
     }

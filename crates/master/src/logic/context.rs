@@ -19,27 +19,27 @@ use crate::settings::ClusterSettings;
 /// The purpose of a call to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallPurpose {
-    /// Asks whether the node still runs, while the cluster forms.
+    /// The call asks whether the node still runs, while the cluster forms.
     Look,
-    /// Reserves memory for the first view.
+    /// The call reserves memory for the first view.
     Format,
     /// Asks whether a member still runs, because another process could not reach it or a call to it failed.
     Probe,
-    /// Has the member fence these sessions.
+    /// The call tells the member to fence these sessions.
     Fence(Vec<ClientId>),
-    /// Has the member forget the fences of ended sessions.
+    /// The call tells the member to forget the fences of ended sessions.
     Forget,
-    /// Has the member show this view number, or a later one.
+    /// The call tells the member to show this view number, or a later one.
     Stand(u64),
-    /// Has the member take bars back.
+    /// The call tells the member to remove bars.
     Unbar,
-    /// Reserves room for replicas.
+    /// The call reserves room for replicas.
     Grow,
-    /// Reserves room for siblings of subtables.
+    /// The call reserves room for siblings of subtables that are to be split.
     Split,
-    /// Reserves room for regions.
+    /// The call reserves room for regions.
     AddRegions,
-    /// Binds a node to the cluster, so that it becomes a member.
+    /// The call binds a node to the cluster, so that the node becomes a member.
     Admit,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct NodeCalls {
 }
 
 impl NodeCalls {
-    /// Returns the token of the next call; no earlier call had it.
+    /// Returns the token of the next call. No earlier call had this token.
     pub fn next_token(&self) -> u64 {
         self.next_token
     }
@@ -68,7 +68,7 @@ impl NodeCalls {
         self.by_token.retain(|_, (called, _)| *called != node);
     }
 
-    /// Cancels all calls for a purpose.
+    /// Cancels all calls that have this purpose.
     pub fn cancel(&mut self, cancelled: &CallPurpose) {
         self.by_token.retain(|_, (_, purpose)| purpose != cancelled);
     }
@@ -117,7 +117,7 @@ impl<'a> EventContext<'a> {
         self.actions.push(action);
     }
 
-    /// Adds a decision.
+    /// Adds a decision, behind all earlier decisions.
     pub fn decide(&mut self, decision: Decision) {
         self.decisions.push(decision);
     }
@@ -139,12 +139,12 @@ impl<'a> EventContext<'a> {
         }
     }
 
-    /// Decides that the operator is told of an ordinary event.
+    /// Decides to tell the operator of an ordinary event.
     pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(MasterAction::Tell(Level::Info, Some(topic), text.into()));
     }
 
-    /// Decides that the operator is told of an event that deserves attention.
+    /// Decides to tell the operator of an event that deserves attention.
     pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(MasterAction::Tell(Level::Warn, Some(topic), text.into()));
     }

@@ -15,7 +15,7 @@ use super::change_rotation::ChangePurpose;
 use crate::jobs::MasterJob;
 use crate::record::RecordWrite;
 
-/// The consequence of an event for the cluster, or for another concern.
+/// A decision on an event, which changes the state of another concern or the cluster.
 #[derive(Debug)]
 pub(super) enum Decision {
     /// Have the host carry out this action.
@@ -32,15 +32,15 @@ pub(super) enum Decision {
     NodeSilent { node: MnId, why: &'static str },
     /// Record that a member has answered, and no longer counts as failed.
     Trust(MnId),
-    /// Record that a node is absent.
+    /// Record that a node is absent: it is silent, or its connection has ended.
     Departed(MnId),
-    /// Record that a node is present.
+    /// Record that a node is present: it has sent a heartbeat.
     Arrived(MnId),
     /// Ask a member whether it still runs, because another process could not reach it or a call to it failed.
     Probe(MnId),
     /// Record the bars that a member has reported.
     Bars { node: MnId, bars: MemberBars },
-    /// Record that sessions have expired; then they are fenced.
+    /// Record that sessions have expired. The master then fences them.
     Expire(Vec<Expiry>),
     /// Retire the session of failed jobs, so that it is fenced.
     RetireRepairer(ClientId),
@@ -53,15 +53,15 @@ pub(super) enum Decision {
     StartJob(MasterJob),
     /// Record that a node has no room for a region (`regions`), or for a subtable.
     NoteFull { node: MnId, regions: bool },
-    /// Look for room again on all nodes, because some node possibly has room now.
+    /// Look again for room on all nodes, because some node possibly has room now.
     LookAgain,
     /// Move this purpose to the end of the rotation: a change for it has begun, or was impossible.
     MoveToBack(ChangePurpose),
-    /// Record that no replica is missing.
+    /// Record that no replica is missing any more.
     Whole,
     /// Add the damage that a job found to the totals.
     AddDamage(Damage),
-    /// Show operators this problem, or none.
+    /// Show operators this problem; `None` if there is no problem.
     SetProblem(Option<String>),
     /// Begin the attempt of this number to form the cluster.
     BeginAttempt(u64),
@@ -73,7 +73,7 @@ pub(super) enum Decision {
     DestroyCluster,
     /// Begin the drain of a member.
     Drain(MnId),
-    /// End the drain of a member, which stays.
+    /// End the drain of a member, which stays in the cluster.
     Keep(MnId),
 }
 
@@ -83,14 +83,14 @@ pub(super) struct NextView {
     pub view: View,
     /// Whether all members have to show this view's number before it takes effect, or before the next such view.
     pub is_shown: bool,
-    /// Further records that are stored together with the view.
+    /// Further records that the store gets in the same write as the view.
     pub writes: Vec<RecordWrite>,
     pub topic: Topic,
     pub text: String,
 }
 
 impl NextView {
-    /// Returns a view without further records.
+    /// Returns a view without further records to store.
     pub fn new(view: View, topic: Topic, text: String) -> NextView {
         NextView { view, is_shown: false, writes: Vec::new(), topic, text }
     }

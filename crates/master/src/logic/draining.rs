@@ -33,7 +33,7 @@ use super::refused;
 use crate::placement::{NodeRoom, roomiest};
 use crate::plan::padded;
 
-/// Begins or cancels a drain.
+/// Begins or cancels the drain of a member.
 pub(super) fn drain(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,
@@ -72,7 +72,7 @@ pub(super) fn drain(
     MasterReply::Done
 }
 
-/// Checks that the others can take over the replicas of a member.
+/// Checks that the other members can take over the replicas of a member.
 fn check_drain(
     ctx: &EventContext<'_>,
     cluster: &ClusterFacts,
@@ -143,7 +143,7 @@ impl ClusterFacts {
         homeless
     }
 
-    /// Returns the next moves of replicas, if any replica has to move.
+    /// Returns the replicas to move next, if any replica has to move.
     pub fn next_moves(&self) -> Option<ReplicaMoves> {
         let view = self.view.as_ref()?;
         let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
@@ -166,7 +166,7 @@ pub(super) fn finish_drain(
     let may_leave = |view: &&View| view.change.is_none() && may_change_members;
     let Some(view) = cluster.view.as_ref().filter(may_leave) else { return false };
     let draining: Vec<MnId> = cluster.roster.draining().collect();
-    // Where a region lacks its parity, only the copies protect its values.
+    // If a region lacks its parity, only copies protect the region's values.
     let has_parity = view.regions.iter().all(Region::has_parity);
     let draining_copies = draining.iter().filter(|_| has_parity);
     let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));

@@ -27,10 +27,10 @@ const EPOCHS_PER_RECORD: u64 = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct EpochCounter {
     newest: u64,
-    /// The end of the stored range.
+    /// The end of the range of epochs that the store has reserved.
     end: u64,
     begun_ms: u64,
-    /// A session waits for a later epoch.
+    /// Whether a session waits for a later epoch.
     wanted: bool,
 }
 
@@ -54,7 +54,7 @@ impl EpochCounter {
         self.newest
     }
 
-    /// Returns the epochs that answers tell sessions.
+    /// Returns the epochs for the answers to heartbeats.
     pub fn epochs(&self, cluster: &ClusterFacts, jobs: &JobScheduler) -> ClusterEpochs {
         let newest = self.newest;
         let (passed, settled) = cluster.sessions.epochs().unwrap_or((newest, newest));

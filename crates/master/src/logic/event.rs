@@ -16,37 +16,37 @@ use crate::request_kinds::LogicRequest;
 pub enum MasterEvent {
     /// A request has arrived. Its reply has the same token, and possibly comes much later.
     Request {
-        /// The request's token.
+        /// The token of the request, which comes back with the reply.
         token: u64,
         /// The origin of the request. Connection 0 comes from inside of the process, and never closes.
         caller: Caller,
         /// The request.
         request: LogicRequest,
     },
-    /// A connection has ended; no request comes over it any more.
+    /// A connection has ended: no request comes over it any more.
     ConnectionClosed {
-        /// The connection.
+        /// The number of the connection.
         connection: u64,
     },
     /// A process is fetching a view in pieces, and sends no heartbeat meanwhile.
     Fetching {
-        /// The connection over which it fetches.
+        /// The number of the connection over which the process fetches the view.
         connection: u64,
     },
     /// A memory node has answered a call, or the call has failed.
     NodeAnswer {
-        /// The node.
+        /// The memory node that was called.
         node: MnId,
-        /// The call's token.
+        /// The token of the call.
         token: u64,
-        /// The answer, or the reason why there is none.
+        /// The node's answer, or the reason why there is none.
         result: Result<NodeReply, String>,
     },
     /// A job has ended: it posts no further verb.
     JobDone {
-        /// The job's token.
+        /// The token of the job.
         token: u64,
-        /// The result.
+        /// The result of the job.
         result: Result<JobReport, JobError>,
     },
     /// Time has passed, and the host has passed on everything that arrived before. Only a tick declares processes dead:
@@ -67,32 +67,32 @@ pub enum MasterAction {
     Persist(Vec<RecordWrite>),
     /// Answer a request.
     Reply {
-        /// The request's token.
+        /// The token of the request.
         token: u64,
-        /// The answer.
+        /// The reply to the request.
         reply: MasterReply,
     },
     /// Call a memory node once, and report the answer.
     Call {
-        /// The node.
+        /// The memory node to call.
         node: MnId,
-        /// Host and port of its control service.
+        /// Host and port of the node's control service.
         control: String,
-        /// A number that comes back with the answer.
+        /// The token of the call, which comes back with the answer.
         token: u64,
-        /// The request.
+        /// The request to send.
         request: NodeRequest,
     },
     /// Run a job ([`jobs::run`](crate::jobs::run)) over a fabric session of its own to all members of the view. Report
     /// when both the job and its session have ended. At most one job runs at a time.
     Job {
-        /// A number that comes back with the result.
+        /// The token of the job, which comes back with the result.
         token: u64,
-        /// The client id of the fabric session.
+        /// The client id of the session under which the job runs.
         client: ClientId,
         /// The view by which the job works.
         view: Box<View>,
-        /// The job.
+        /// The job to run.
         job: MasterJob,
     },
     /// Remove all records but those of destroyed clusters. This can take several steps, because none of the removed
@@ -108,7 +108,7 @@ pub enum RestoreError {
     /// The stored view is invalid.
     #[error("the stored view is unusable: {0}")]
     View(#[from] ViewError),
-    /// The stored view belongs to another cluster than the store's.
+    /// The stored view belongs to another cluster than the one that the store names.
     #[error("the stored view is of another cluster than the store: restore the store from a copy")]
     Cluster,
 }

@@ -15,7 +15,7 @@ use super::member_loss::FailedMembers;
 use super::roster::Roster;
 use crate::sessions::{SessionRegistry, SessionState};
 
-/// The facts of the cluster.
+/// The facts about the cluster that several concerns use.
 #[derive(Debug)]
 pub(super) struct ClusterFacts {
     /// The view in force; `None` while the cluster is forming.
@@ -28,9 +28,9 @@ pub(super) struct ClusterFacts {
     pub failed: FailedMembers,
     /// Nodes that have reported that they have no room for a subtable (`false`) or a region (`true`).
     pub full: BTreeSet<(MnId, bool)>,
-    /// The problem that the status shows.
+    /// The problem that the status shows to operators, if there is one.
     pub problem: Option<String>,
-    /// This master is about to end: see [`MasterLogic::finish`](super::MasterLogic::finish).
+    /// Whether this master is about to end: see [`MasterLogic::finish`](super::MasterLogic::finish).
     pub finishes: bool,
 }
 
@@ -65,12 +65,12 @@ impl ClusterFacts {
         self.view.as_ref().is_some_and(|view| view.member(node).is_some())
     }
 
-    /// Returns the stage of the change that is under way.
+    /// Returns the stage of the view change that is under way.
     pub fn stage(&self) -> Option<ChangeStage> {
         self.view.as_ref().and_then(|view| view.change.as_ref()).map(|change| change.stage)
     }
 
-    /// Returns whether the change under way removes a failed member, and is still *frozen*.
+    /// Returns whether the view change under way removes a failed member, and is still *frozen*.
     pub fn loses_a_member(&self) -> bool {
         let change = self.view.as_ref().and_then(|view| view.change.as_ref());
         change.is_some_and(|change| change.data_lost && change.stage == ChangeStage::Frozen)
@@ -81,7 +81,7 @@ impl ClusterFacts {
         self.view.as_ref().is_some_and(|view| view.leaving().next().is_some())
     }
 
-    /// Returns the open sessions for which the present stage of the change waits.
+    /// Returns the open sessions for which the present stage of the view change waits.
     pub fn lagging(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
         let stage = self.stage();
         let number = self.view_number().unwrap_or(0);

@@ -40,9 +40,9 @@ use crate::settings::LeaseSettings;
 /// lease.
 const MAX_PROBE_MS: u64 = 500;
 const MIN_PROBE_MS: u64 = 20;
-/// The number of leases in which a session's process has to fetch a view.
+/// The time that a session's process has to fetch a view, in leases.
 const FETCH_LEASES: u64 = 20;
-/// The number of the connection inside of the process, which never closes.
+/// The number of the connection that is inside of the process and never closes.
 const LOCAL: u64 = 0;
 
 /// The upper bound on the listened time between two events where leases are short, in milliseconds: two ticks of the
@@ -55,15 +55,15 @@ const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 /// times after it.
 const GAP_MS: u64 = 1;
 
-/// A silence of this many leases with gaps counts as one lease without gaps.
+/// If no lease passes without a gap, a process counts as dead after a silence of this many leases of listened time.
 const LEASES_WITH_GAPS: u64 = 4;
 
-/// Returns whether the master was away for this time between two events.
+/// Returns whether the master was away between two events that are this far apart.
 fn is_gap(step_ms: u64, lease: LeaseSettings) -> bool {
     step_ms > lease.lease_ms / 2
 }
 
-/// Returns the listened time between two events, in milliseconds.
+/// Returns the listened time between two events that are `step_ms` apart, in milliseconds.
 fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     if is_gap(step_ms, lease) && !removed(Mutant::GapsAreListened) {
         return GAP_MS;
@@ -75,7 +75,7 @@ fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
 #[derive(Debug, Default)]
 struct NodeLiveness {
     heard_ms: u64,
-    /// The connection of the last heartbeat.
+    /// The number of the connection over which the node sent its last heartbeat.
     connection: Option<u64>,
     /// The time at which the node counts as dead because its connection has closed, unless it uses another connection.
     gone_at_ms: Option<u64>,
@@ -84,13 +84,13 @@ struct NodeLiveness {
 /// The heartbeats of memory nodes, and the time in which the master has listened.
 #[derive(Debug, Default)]
 pub(super) struct FailureDetector {
-    /// The time of the last event, by the clock.
+    /// The time of the last event, by the host's clock.
     last_ms: Option<u64>,
-    /// The listened time so far.
+    /// The listened time since the master's start.
     listened_ms: u64,
     /// The listened time at the end of the last gap.
     begun_ms: u64,
-    /// The listened time until which ends of connections have no effect.
+    /// The listened time until which the ends of connections have no effect.
     deaf_until_ms: u64,
     /// The listened time at which the view came into force, or this process learned of it.
     view_heard_ms: u64,
@@ -103,12 +103,12 @@ pub(super) struct FailureDetector {
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     asked_ms: u64,
-    /// The listened time that the member has for its answer.
+    /// The listened time that the member has for its answer, in milliseconds.
     patience_ms: u64,
 }
 
 impl FailureDetector {
-    /// Records the time of an event from outside.
+    /// Records the time of an event that came from outside of the master.
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
@@ -155,7 +155,7 @@ impl FailureDetector {
 
     fn node_is_gone(&self, node: MnId, lease: LeaseSettings) -> Option<&'static str> {
         match self.nodes.get(&node) {
-            // A node inside of this process lives as long as the process.
+            // A node inside of this process runs as long as the process.
             Some(presence) if presence.connection == Some(LOCAL) => None,
             Some(presence) => self.gone(presence.heard_ms, presence.gone_at_ms, lease),
             None => self.gone(0, None, lease),
@@ -173,7 +173,7 @@ impl FailureDetector {
         self.nodes.get(&node).is_some_and(|presence| presence.connection.is_some())
     }
 
-    /// Forgets a node.
+    /// Forgets the heartbeats of a node.
     pub fn forget(&mut self, node: MnId) {
         self.nodes.remove(&node);
         self.probes.remove(&node);
@@ -294,7 +294,7 @@ impl FailureDetector {
         }
     }
 
-    /// Handles the answer to a probe, or the failure of that call.
+    /// Handles a member's answer to a probe, or the failure of the call.
     pub fn probe_answered(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -18,14 +18,14 @@ use super::facts::ClusterFacts;
 use super::job_scheduler::JobScheduler;
 use crate::record::{RecordWrite, repairer_key};
 
-/// The pause after a member failed to answer.
+/// The pause after a member failed to answer, in milliseconds.
 const PAUSE_MS: u64 = 100;
 
 /// After this many fences, the master tells a member which sessions live, so that the member forgets the fences of
 /// ended ones.
 const FENCED_TOGETHER: usize = 16;
 
-/// The fences, and for each member those that it has still to acknowledge.
+/// The sessions to fence, and for each member the fences that it has still to acknowledge.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     /// The sessions to fence.
@@ -38,9 +38,9 @@ pub(super) struct Fences {
 struct MemberFences {
     /// The sessions whose fence the member has not acknowledged.
     left: BTreeSet<ClientId>,
-    /// The time at which the member is told again, unless an answer comes.
+    /// The time at which the member is told again, unless its answer comes.
     again_ms: u64,
-    /// The number of fences since the member was last told which sessions live.
+    /// The number of sessions fenced since the member was last told which sessions live.
     fenced: usize,
 }
 
@@ -53,7 +53,7 @@ impl Fences {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Forgets the fence of a session that has ended.
     pub fn forget_client(&mut self, client: ClientId) {
         self.clients.remove(&client);
         for told in self.members.values_mut() {
@@ -95,7 +95,7 @@ impl Fences {
             })
     }
 
-    /// Returns whether the stage of the change waits for no session.
+    /// Returns whether the stage of the view change waits for no session any more.
     pub fn all_follow(&self, cluster: &ClusterFacts) -> bool {
         cluster.lagging().next().is_none()
             && cluster.sessions.expired().all(|client| self.is_fenced(cluster, client))
@@ -114,7 +114,7 @@ impl Fences {
             let Some(told) = self.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
-                // If no answer comes at all, the request is repeated at this time.
+                // If no answer comes at all, the request is repeated one lease from now.
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };

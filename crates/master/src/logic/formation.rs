@@ -32,19 +32,19 @@ const LISTENS_MS: u64 = 300;
 #[derive(Debug, Default)]
 pub(super) struct FormationProgress {
     attempt: Option<FormationAttempt>,
-    /// The time of the next attempt; `u64::MAX` if only another node can help.
+    /// The time of the next attempt to form the cluster; `u64::MAX` if only another node can help.
     try_at_ms: u64,
     /// The time at which absent nodes are asked next whether they still run.
     look_at_ms: u64,
 }
 
 impl FormationProgress {
-    /// Schedules the next attempt, because an attempt that was impossible can be possible then.
+    /// Schedules the next attempt to form the cluster. What was impossible before can be possible then.
     pub fn try_at(&mut self, at_ms: u64) {
         self.try_at_ms = at_ms;
     }
 
-    /// Returns whether only another node can help.
+    /// Returns whether the cluster can only be formed when another node joins.
     pub fn needs_another_node(&self) -> bool {
         self.try_at_ms == u64::MAX
     }
@@ -60,7 +60,7 @@ impl FormationProgress {
         if cluster.view.is_some() {
             return;
         }
-        // Without an own cluster, no operator has requested one.
+        // Unless an operator has requested a cluster, none is formed.
         let Some(own) = identity.cluster() else { return };
         let mut calls = Vec::new();
         if let Some(attempt) = &mut self.attempt {
@@ -97,7 +97,7 @@ impl FormationProgress {
             chosen.filter_map(|node| cluster.roster.get(node).cloned()).collect();
         let plan = match PlacementPlan::new(ctx.settings, chosen) {
             Ok(plan) => plan,
-            // A pause does not help, but another node can.
+            // A later attempt with the same nodes would fail as well, so the master waits for another node.
             Err(error) => return self.hold(ctx, cluster, u64::MAX, error.to_string()),
         };
         let number = cluster.last_attempt + 1;
@@ -191,7 +191,7 @@ pub(super) fn look_answered(
     }
 }
 
-/// Reports a problem, unless it is the last one reported.
+/// Reports a problem to operators, unless the last reported problem was the same.
 fn report(ctx: &mut EventContext<'_>, cluster: &ClusterFacts, problem: String) {
     if cluster.problem.as_ref() != Some(&problem) {
         ctx.warn(Topic::Cluster, format!("cannot form the cluster: {problem}"));

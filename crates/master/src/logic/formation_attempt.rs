@@ -22,7 +22,7 @@ const FIRST_PAUSE_MS: u64 = 100;
 /// without it.
 const MAX_FAILURES: u32 = 5;
 
-/// An attempt under way.
+/// An attempt to form the cluster that is under way.
 #[derive(Debug)]
 pub(super) struct FormationAttempt {
     plan: PlacementPlan,
@@ -35,26 +35,26 @@ pub(super) struct FormationAttempt {
 struct NodeFormatProgress {
     identity: u64,
     steps: Vec<NodeRequest>,
-    /// The number of steps done.
+    /// The number of steps that the node has done.
     done: usize,
     offsets: Vec<u64>,
     failures: u32,
-    /// The time at which to repeat the call; `None` while one is under way.
+    /// The time at which to repeat the call to the node; `None` while a call is under way.
     repeat_at_ms: Option<u64>,
 }
 
-/// The consequence of a node's answer.
+/// The consequence of a node's answer for the attempt to form the cluster.
 #[derive(Debug)]
 pub(super) enum FormationOutcome {
     /// Send this request to the node next.
     Call(NodeRequest),
-    /// This node has done all steps, and other nodes have not.
+    /// Wait: this node has done all its steps, but other nodes have not.
     Wait,
     /// Repeat the call later, because it failed; the text tells the operator why.
     Repeat(String),
     /// End the attempt, because it cannot succeed; the text tells the operator why.
     Abort(String),
-    /// All nodes have done all steps, and this is the first view.
+    /// Form the cluster: all nodes have done all steps, and this is the first view.
     Formed(Box<View>),
 }
 
@@ -96,7 +96,7 @@ impl FormationAttempt {
         members.map(|member| (member.node, self.nodes[&member.node].steps[0].clone())).collect()
     }
 
-    /// Returns the calls that are to be repeated now.
+    /// Returns the calls whose time to be repeated has come.
     pub(super) fn repeats(&mut self, now_ms: u64) -> Vec<(MnId, NodeRequest)> {
         let mut calls = Vec::new();
         for (node, progress) in &mut self.nodes {
@@ -109,7 +109,7 @@ impl FormationAttempt {
         calls
     }
 
-    /// Handles a node's answer to the last request that it got.
+    /// Handles a node's answer to the last request of the attempt that the node got.
     pub(super) fn answer(
         &mut self,
         now_ms: u64,

@@ -13,7 +13,7 @@ use super::facts::ClusterFacts;
 use super::shortage::MemoryShortage;
 use super::view_updates::ViewUpdateCache;
 
-/// A heartbeat that is answered later.
+/// A heartbeat whose answer is held back.
 #[derive(Debug)]
 struct HeldHeartbeat {
     token: u64,
@@ -65,7 +65,7 @@ pub(super) struct HeldReplyFacts<'a> {
 }
 
 impl HeldHeartbeats {
-    /// Holds the answer to a heartbeat back.
+    /// Holds back the answer to a heartbeat.
     pub fn wait(&mut self, ctx: &EventContext<'_>, token: u64, asker: HeartbeatSender) {
         let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
         self.waiting.push(HeldHeartbeat { token, until_ms, asker });

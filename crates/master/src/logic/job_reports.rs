@@ -28,7 +28,7 @@ impl MasterState {
                         let text = format!("{slots_changed} moved entries are cleared");
                         ctx.info(Topic::Repair, text);
                     }
-                    // The cleared places are possibly room for replicas that found none.
+                    // Replicas that found no room before possibly find room now.
                     ctx.decide(Decision::LookAgain);
                     self.advance(ctx);
                 }

@@ -26,7 +26,7 @@ const MAX_PAUSE_MS: u64 = 1_600;
 /// The job under way, and the sessions under which jobs run.
 #[derive(Debug, Default)]
 pub(super) struct JobScheduler {
-    /// The session under which jobs run now; stored.
+    /// The session under which jobs run now. It is also stored.
     current: Option<ClientId>,
     /// Sessions of failed jobs and of earlier masters; stored until all members have fenced them.
     retired: BTreeSet<ClientId>,
@@ -46,7 +46,7 @@ impl JobScheduler {
         JobScheduler { next_token: self.next_token, ..JobScheduler::default() }
     }
 
-    /// Returns the retired sessions, which are being fenced.
+    /// Returns the retired sessions, which members are fencing.
     pub fn retired(&self) -> impl Iterator<Item = ClientId> {
         self.retired.iter().copied()
     }
@@ -67,7 +67,7 @@ impl JobScheduler {
     }
 }
 
-/// A job that has succeeded.
+/// A job that has succeeded, with its report.
 #[derive(Debug)]
 pub(super) struct FinishedJob {
     /// The number of the view by which the job worked.
@@ -88,7 +88,7 @@ impl JobScheduler {
         self.retired.insert(repairer);
     }
 
-    /// Returns the epoch of the oldest job whose verbs can still execute.
+    /// Returns the epoch of the oldest job whose verbs can still execute; `None` if there is no such job.
     pub fn held_epoch(&self) -> Option<u64> {
         let retired = (!self.retired.is_empty()).then_some(self.retired_in);
         let running = self.running.as_ref().map(|running| running.epoch);

@@ -204,7 +204,7 @@ fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(
     Ok(())
 }
 
-/// The places from which an address leads to its node.
+/// The part of the network in which an address leads to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressScope {
     /// The address leads to the node from everywhere, as far as the address shows.

@@ -44,10 +44,10 @@ impl FailedMembers {
     }
 }
 
-/// The failed members that a view cannot do without.
+/// The failed members without which no view can be made.
 #[derive(Debug, PartialEq, Eq)]
 struct HopelessLoss {
-    /// The number of the view in force.
+    /// The number of the view that was in force.
     view: u64,
     gone: BTreeSet<MnId>,
 }
@@ -106,7 +106,7 @@ impl MemberLoss {
     }
 }
 
-/// Returns a text about the parts without a living replica, and the remedy.
+/// Returns a text that names the subtables and regions without a living replica, and the remedy.
 fn describe_losses(view: &View, losing: &BTreeSet<MnId>) -> String {
     let is_lost = |node: MnId| losing.contains(&node);
     let tables = view.subtables.iter().filter(|table| !table.survives(is_lost)).count();
@@ -124,7 +124,7 @@ fn describe_losses(view: &View, losing: &BTreeSet<MnId>) -> String {
     )
 }
 
-/// Returns the next view, which lacks these members, with its text.
+/// Returns the next view, which lacks the lost members, with a text for operators.
 fn lossy(view: View, lost: &[MnId]) -> NextView {
     let count = |of: fn(&ViewChange) -> usize| view.change.as_ref().map_or(0, of);
     let change = count(|change| change.subtables.len());

@@ -31,24 +31,24 @@ use super::failure_detector::FailureDetector;
 use crate::record::{FORMER_KEY, MasterRecord, RecordWrite};
 use crate::settings::LeaseSettings;
 
-/// The pause after a member failed to answer.
+/// The pause after a member failed to answer, in milliseconds.
 const PAUSE_MS: u64 = 100;
 
-/// The view number that members have to show, and the numbers that they show.
+/// The view number that all members have to show, and the view numbers that they show.
 #[derive(Debug, Default)]
 pub(super) struct MemberViews {
-    /// All members have to show this number or a later one.
+    /// The view number that all members have to show; a later number is right, too.
     number: u64,
     members: BTreeMap<MnId, MemberView>,
     /// For each earlier view by which a session is possibly still pinned, its members; stored.
     former: Vec<Vec<MnId>>,
 }
 
-/// The view number that a member has reported to show.
+/// The view number that a member has reported to show in its pool header.
 #[derive(Debug, Default)]
 struct MemberView {
     number: u64,
-    /// The time at which the member is told again, unless an answer comes.
+    /// The time at which the member is told again, unless its answer comes.
     again_ms: u64,
 }
 
@@ -76,7 +76,7 @@ impl MemberViews {
         &self.former
     }
 
-    /// Returns the number that all members have to show.
+    /// Returns the view number that all members have to show.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -130,7 +130,7 @@ impl MemberViews {
         for node in members {
             let Some(shown) = self.members.get_mut(&node) else { continue };
             if shown.number < number && shown.again_ms <= ctx.now_ms {
-                // If no answer comes at all, the request is repeated at this time.
+                // If no answer comes at all, the request is repeated one lease from now.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster: view.cluster, view: number };
                 ctx.call(&cluster.roster, node, request, CallPurpose::Stand(number));

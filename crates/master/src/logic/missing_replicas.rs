@@ -10,7 +10,7 @@ use super::facts::ClusterFacts;
 use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
-/// The limit on replicas of subtables that one change adds.
+/// The limit on the number of subtable replicas that one view change adds.
 const MAX_SUBTABLES: usize = 256;
 
 impl ClusterFacts {
@@ -77,7 +77,7 @@ impl ClusterFacts {
     ) -> impl Iterator<Item = (u32, &'a [PoolPlace])> {
         let replicas = usize::from(ctx.settings.data_replicas);
         let all = (0u32..).zip(&view.regions);
-        // A region that was lost with its only node does not come back.
+        // A region that was lost with its only node does not come back, so it lacks no replica.
         let poor = all.filter(move |(_, r)| {
             r.is_there() && r.places().len() < r.redundancy().places(replicas)
         });
@@ -153,7 +153,7 @@ impl ClusterFacts {
         without
     }
 
-    /// Returns whether new replicas are allowed on a node.
+    /// Returns whether a node is allowed to get new replicas.
     pub fn is_usable(&self, node: MnId) -> bool {
         self.in_view(node) && !self.failed.has(node) && !self.roster.is_draining(node)
     }

@@ -27,12 +27,12 @@ use crate::record::{MasterRecord, RecordWrite};
 /// The number of free names behind which a name waits before it is given again.
 pub(super) const REST: usize = 64;
 
-/// The names that can be given.
+/// The names that memory nodes can get in the cluster.
 #[derive(Debug, Default)]
 pub(super) struct NodeNames {
-    /// The least of the names that were never given.
+    /// The least name that no node has ever got.
     next: u16,
-    /// Names that became free, the earliest first.
+    /// The names that became free again, in the order in which they became free.
     free: VecDeque<u16>,
 }
 
@@ -59,7 +59,7 @@ impl NodeNames {
         Some(MnId(name))
     }
 
-    /// Returns whether there is a name for another node.
+    /// Returns whether a name is left for another node.
     pub fn are_left(&self) -> bool {
         self.next < u16::MAX || !self.free.is_empty()
     }

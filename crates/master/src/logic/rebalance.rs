@@ -27,20 +27,20 @@ use fusee_core::view::{Member, PoolPlace, View};
 
 use crate::placement::NodeRoom;
 
-/// The limit on subtables that one change moves.
+/// The limit on the number of subtables that one view change moves.
 const MAX_SUBTABLES: usize = 32;
 
-/// Replicas to move to one member.
+/// Replicas that are to move to one member.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReplicaMoves {
     pub to: MnId,
-    /// The extents, each with the place that its replica leaves.
+    /// The extents that move, each with the place that its replica leaves.
     pub extents: Vec<(Extent, PoolPlace)>,
 }
 
 /// The items of one kind, subtables or regions, and the room for more replicas of such items.
 pub(crate) struct RebalanceItems<'v> {
-    /// The places of each item, the primary first.
+    /// The places of the replicas of each item, the primary first.
     items: Vec<&'v [PoolPlace]>,
     /// The numbers of items whose replicas do not move.
     stay: BTreeSet<usize>,
@@ -66,7 +66,7 @@ impl<'v> RebalanceItems<'v> {
 
     pub fn regions(view: &'v View, rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let items = view.regions.iter().map(Region::places).collect();
-        // Regions of copies stay on their node, or are given up when it leaves.
+        // Regions of copies stay on their node, or are given up when the node leaves.
         let copies = view.regions.iter().enumerate().filter(|(_, r)| r.copies_on().is_some());
         let stay = copies.map(|(number, _)| number).collect();
         let extent = |region| Extent::Region { region, primary: false };
@@ -101,7 +101,7 @@ struct MemberLoad {
     pool_bytes: u64,
 }
 
-/// The state after the moves chosen so far.
+/// The state of the items after the moves that have been chosen so far.
 struct RebalanceState {
     /// The members that hold each item, the primary first. A replica that can still move also has its place.
     items: Vec<Vec<(MnId, Option<PoolPlace>)>>,

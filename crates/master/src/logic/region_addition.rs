@@ -64,17 +64,17 @@ use crate::plan::padded;
 use crate::request_kinds::RegionRequest;
 use crate::settings::MAX_REGIONS;
 
-/// The limit on regions that one change adds.
+/// The limit on the number of regions that one view change adds.
 const TOGETHER: u64 = 16;
-/// One change adds at least one region for this many present regions.
+/// One view change adds at least one region for this many regions that exist.
 const GROWTH: u64 = 8;
 
 /// The regions that clients want, and the reservation of room for new regions.
 #[derive(Debug, Default)]
 pub(super) struct RegionAddition {
-    /// The sessions that have asked since members were last chosen, by redundancy.
+    /// The sessions that have asked for regions since members were last chosen, by redundancy.
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
-    /// The reservation under way.
+    /// The reservation of room for regions that is under way.
     under_way: Option<ExtentReservation>,
     /// The redundancies of the regions that the change under way adds. A master that takes over during the change does
     /// not know them, so it possibly adds regions that are not needed.
@@ -95,7 +95,7 @@ impl RegionAddition {
         self.under_way.is_some()
     }
 
-    /// Returns whether members are reserving room for regions, and began a short time ago.
+    /// Returns whether members are reserving room for regions, and have begun only a short time ago.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))
     }
@@ -217,7 +217,7 @@ impl RegionAddition {
         }
     }
 
-    /// Makes the view with the new regions, once room for them is reserved.
+    /// Makes the view with the new regions, when room for them has been reserved.
     fn take_regions_in(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -401,7 +401,7 @@ impl ClusterFacts {
     }
 }
 
-/// Returns how many regions of each redundancy to add for these askers.
+/// Returns for each redundancy how many regions to add for these sessions that have asked.
 fn wanted_regions(
     view: &View,
     askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>,

@@ -28,9 +28,9 @@ use super::draining::finish_drain;
 use super::facts::ClusterFacts;
 use super::reservation;
 
-/// The pause after a node failed to reserve room.
+/// The pause after a node failed to reserve room, in milliseconds.
 const PAUSE_MS: u64 = 1_000;
-/// The longest wait for an answer.
+/// The longest wait for a node's answer, in milliseconds.
 const PATIENCE_MS: u64 = 15_000;
 
 /// The reservation for replicas that is under way, and the obstacles to the next one.
@@ -38,11 +38,11 @@ const PATIENCE_MS: u64 = 15_000;
 pub(super) struct ReplicaAddition {
     under_way: Option<ReplicaReservation>,
     not_before_ms: u64,
-    /// The operator was told of a problem that prevents further replicas.
+    /// Whether the operator was told of a problem that prevents further replicas.
     told: bool,
     /// The number of the view in which nothing is left to do, unless a node joins.
     idle_in: Option<u64>,
-    /// The time at which replicas are allowed to move again.
+    /// The earliest time at which replicas are allowed to move again.
     next_move_ms: u64,
 }
 
@@ -53,14 +53,14 @@ struct ReplicaReservation {
     identity: u64,
     /// The number of the view for which the room is reserved.
     view: u64,
-    /// Whether replicas leave other nodes for this one.
+    /// Whether replicas leave other nodes for this node, so that they move.
     moves: bool,
     requests: Vec<NodeRequest>,
     done: usize,
     /// The place that is left for each request's replica; `None` if the replica is a missing one.
     leaving: Vec<Option<PoolPlace>>,
     places: Vec<(Extent, NewReplica)>,
-    /// The token of the call under way.
+    /// The token of the call to the node that is under way.
     token: Option<u64>,
     asked_ms: u64,
 }
@@ -126,7 +126,7 @@ impl ReplicaAddition {
             ctx.decide(Decision::Whole);
             self.move_next(ctx, cluster, may_change_members);
         } else if cluster.next_moves().is_some() {
-            // Where members are unevenly full, a move makes room for missing replicas.
+            // If some members are fuller than others, a move makes room for missing replicas.
             self.move_next(ctx, cluster, may_change_members);
         } else if !finish_drain(ctx, cluster, may_change_members) {
             let text = format!(
@@ -305,7 +305,7 @@ impl ReplicaAddition {
         self.add_replicas(ctx, cluster, &growing);
     }
 
-    /// Makes the view with the new replicas, once room for them is reserved.
+    /// Makes the view with the new replicas, when room for them has been reserved.
     fn add_replicas(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -15,7 +15,7 @@ use crate::request_kinds::{
 use crate::sessions::{SessionRegistry, SessionStart};
 
 impl MasterState {
-    /// Handles a request. Returns the reply, or `None` if it comes later.
+    /// Handles a request. Returns the reply, or `None` if the reply is sent later.
     pub(super) fn request(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -33,7 +33,7 @@ impl MasterState {
             LogicRequest::Cluster(request) => {
                 let asker = caller.cluster;
                 let refusal = self.identity.refuse_stranger(ctx, &self.cluster, asker, &request);
-                // The request has possibly shown that the cluster exists already.
+                // The request has possibly shown that the cluster has been formed already.
                 self.apply(ctx);
                 refusal.or_else(|| self.answer(ctx, caller, token, request))
             }

@@ -14,11 +14,11 @@ use fusee_core::view::{PoolPlace, View};
 use super::context::{CallPurpose, EventContext};
 use super::facts::ClusterFacts;
 
-/// The pause after a node failed to reserve room.
+/// The pause after a node failed to reserve room, in milliseconds.
 pub(super) const PAUSE_MS: u64 = 1_000;
-/// The longest wait for all answers.
+/// The longest wait for the answers of all nodes, in milliseconds.
 const PATIENCE_MS: u64 = 15_000;
-/// The time for which changes of another kind wait for a reservation.
+/// The time for which view changes of another purpose wait for a reservation, in milliseconds.
 pub(super) const ALONE_MS: u64 = 500;
 
 /// A region or subtable for which room is being reserved.
@@ -40,7 +40,7 @@ impl NewExtent {
         }
     }
 
-    /// Returns the places that members have reserved.
+    /// Returns the places that members have reserved for the extent.
     pub fn places(&self) -> Vec<PoolPlace> {
         let given = self.nodes.iter();
         let given =
@@ -49,23 +49,23 @@ impl NewExtent {
     }
 }
 
-/// The new extents of one change, for which members are reserving room.
+/// The new extents of one view change, for which members are reserving room.
 #[derive(Debug)]
 pub(super) struct ExtentReservation {
     /// The number of the view for which the room is reserved.
     pub view: u64,
-    /// The extents, in the order of their numbers.
+    /// The new extents, in the order of their regions' or subtables' numbers.
     pub items: Vec<NewExtent>,
-    /// The extent that each call asks for, by the call's token.
+    /// The index of the extent for which each call asks, by the call's token.
     calls: BTreeMap<u64, usize>,
     begun_ms: u64,
 }
 
-/// The consequence of a node's answer.
+/// The consequence of a node's answer for the reservation.
 pub(super) enum ReservationOutcome {
-    /// Other answers are missing, or this answer belongs to no call of the reservation.
+    /// Answers of other nodes are missing, or this answer belongs to no call of the reservation.
     Waits,
-    /// The node has no room, and other answers are missing.
+    /// The node has no room, and answers of other nodes are missing.
     Full,
     /// All answers have come. `full` tells that the node of the last answer has no room.
     Complete {
@@ -80,12 +80,12 @@ impl ExtentReservation {
         self.view == view && now_ms < self.begun_ms + PATIENCE_MS
     }
 
-    /// Returns whether the reservation began a short time ago.
+    /// Returns whether the reservation has begun only a short time ago.
     pub fn is_young(&self, now_ms: u64) -> bool {
         now_ms < self.begun_ms + ALONE_MS
     }
 
-    /// Handles a node's answer, or the failure of a call.
+    /// Handles a node's answer to a call of the reservation, or the failure of the call.
     pub fn answer(
         &mut self,
         node: MnId,

@@ -14,7 +14,7 @@ use crate::record::{MasterRecord, RecordWrite, drained_key, draining_key, lost_k
 /// The memory nodes that the master knows.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    /// Candidates and members.
+    /// All candidates and members.
     nodes: BTreeMap<MnId, Member>,
     /// Former members that a view change has removed because they failed.
     lost: BTreeMap<MnId, Member>,
@@ -104,7 +104,7 @@ impl Roster {
         self.present.remove(&node);
     }
 
-    /// Returns whether there is a name for another node.
+    /// Returns whether a name is left for another node.
     pub fn has_names(&self) -> bool {
         self.names.are_left()
     }
@@ -122,7 +122,7 @@ impl Roster {
         RecordWrite::Put(MasterRecord::Member(new))
     }
 
-    /// Forgets a candidate that no view has ever listed. Its name becomes free.
+    /// Forgets a candidate that no view has ever listed. The candidate's name becomes free.
     pub fn forget(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.nodes.remove(&node);
         self.present.remove(&node);
@@ -130,7 +130,7 @@ impl Roster {
         self.names.give_back(node, writes);
     }
 
-    /// Makes a failed member a lost one, because the next view lacks it.
+    /// Turns a failed member into a lost one, because the next view lacks it.
     pub fn lose(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         let Some(member) = self.nodes.remove(&node) else { return };
@@ -154,7 +154,7 @@ impl Roster {
         RecordWrite::Remove(draining_key(node))
     }
 
-    /// Makes a member a drained one, because the next view lacks it.
+    /// Turns a member whose drain is complete into a drained one, because the next view lacks it.
     pub fn leave(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         self.draining.remove(&node);

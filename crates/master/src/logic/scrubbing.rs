@@ -40,7 +40,7 @@ const MIN_JOB_BYTES: u64 = 64 << 10;
 const MAX_JOB_BYTES: u64 = 2 << 20;
 /// The limit on lost pairs that the scrubber remembers having told the operator of. Further ones are counted, not told.
 const MAX_TOLD: usize = 4096;
-/// The limit on subtables that one change settles.
+/// The limit on the number of subtables that one view change settles.
 const TOGETHER: usize = 16;
 
 /// The progress of the scrubber, and its findings.
@@ -53,25 +53,25 @@ pub(super) struct ScrubState {
     suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
     unequal: BTreeSet<u32>,
     marked: BTreeSet<u32>,
-    /// The number of lost pairs found in this pass.
+    /// The number of lost pairs that the present pass has found so far.
     lost: u64,
     /// Lost pairs that the operator was told of: their slot words, by subtable and slot.
     told: BTreeMap<(u32, u64), u64>,
     so_far: ScrubStatus,
 }
 
-/// The slots that a job has checked.
+/// The slots of a subtable that a job has checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScrubbedSlots {
     pub subtable: u32,
-    /// The first slot.
+    /// The number of the first slot that the job has checked.
     pub first: u64,
-    /// Whether the job worked by the view in force.
+    /// Whether the job worked by the view that is in force now.
     pub is_current: bool,
 }
 
 impl ScrubState {
-    /// Returns the totals of the scrubber.
+    /// Returns the totals of the scrubber's results.
     pub fn scrubbed(&self) -> ScrubStatus {
         self.so_far
     }
@@ -103,7 +103,7 @@ impl ScrubState {
         ctx.decide(Decision::StartJob(job));
     }
 
-    /// Begins a change that deals with findings. Returns whether it began one.
+    /// Begins a view change that deals with the scrubber's findings. Returns whether it has begun one.
     fn settle_what_disagrees(&mut self, ctx: &mut EventContext<'_>, view: &View) -> bool {
         let subtables = view.subtables.len() as u32;
         let regions = view.regions.len() as u32;
@@ -165,7 +165,7 @@ impl ScrubState {
         ctx.decide(Decision::AddDamage(Damage { found: damaged, repaired: 0 }));
     }
 
-    /// Handles the findings of a job about these slots.
+    /// Handles the findings of a job that has checked these slots.
     pub fn take_findings(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -193,7 +193,7 @@ impl ScrubState {
             self.marked.insert(region);
         }
         let patience_ms = patience_ms(ctx.settings.lease);
-        // Earlier differences in these slots have gone, or are among the new findings.
+        // Differences that were found earlier in these slots have gone, or are among the new findings.
         let within = (subtable, first)..(subtable, next);
         let mut before = BTreeMap::new();
         while let Some((at, _)) = self.suspects.range(within.clone()).next() {
@@ -237,7 +237,7 @@ impl ScrubState {
     }
 }
 
-/// Returns the time after which a slot is checked again.
+/// Returns the time after which a suspected slot is checked again.
 fn patience_ms(lease: LeaseSettings) -> u64 {
     lease.lease_ms.saturating_mul(PATIENCE_LEASES)
 }

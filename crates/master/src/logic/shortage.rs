@@ -25,7 +25,7 @@ use fusee_core::verbs::ClientId;
 use super::context::EventContext;
 use crate::sessions::SessionRegistry;
 
-/// The pause after a call, during which no other call begins.
+/// The pause after a call for memory, during which no other call begins, in milliseconds.
 const PAUSE_MS: u64 = 10;
 /// A session that waited for one of this many latest calls is told that the call has ended, until [`VALID_FOR_MS`]
 /// after the end of the latest call.
@@ -33,29 +33,29 @@ const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;
 /// The time after the pause during which sessions are told that a call was in vain.
 const IN_VAIN_FOR_MS: u64 = 50;
-/// The longest wait for the sessions' acknowledgements.
+/// The longest wait for the sessions' acknowledgements of a call, in milliseconds.
 const MOST_PATIENCE_MS: u64 = 2_000;
 
 /// The call for memory that is under way, and the latest earlier ones.
 #[derive(Debug)]
 pub(super) struct MemoryShortage {
-    /// A number less than those of all calls of this master.
+    /// A number smaller than the numbers of all calls of this master.
     before: u64,
-    /// The number of the latest call.
+    /// The number of the latest call for memory.
     last: u64,
-    /// Whether the latest call is under way.
+    /// Whether the latest call for memory is under way.
     is_running: bool,
-    /// Sessions that have not acknowledged the latest call.
+    /// The sessions that have not acknowledged the latest call for memory.
     called: BTreeSet<ClientId>,
-    /// The time at which the wait for these sessions ends.
+    /// The time at which the wait for the sessions' acknowledgements ends.
     until_ms: u64,
-    /// The earliest time of the next call.
+    /// The earliest time at which the next call can begin.
     not_before_ms: u64,
-    /// The time until which a session can refer to one of the latest calls.
+    /// The time until which a session can refer to one of the latest calls for memory.
     valid_until_ms: u64,
     /// Whether a session that acknowledged the latest call will possibly free memory soon.
     stirs: bool,
-    /// The count of blocks handed on ([`SessionRegistry::handed_on`]) at the start of the latest call.
+    /// The number of blocks handed on ([`SessionRegistry::handed_on`]) at the start of the latest call.
     handed_on: u64,
     /// The number of the latest call, if it was in vain and no block has been handed on since; otherwise 0.
     in_vain: u64,
@@ -124,11 +124,11 @@ impl MemoryShortage {
 /// The answer to a session that is short of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryCall {
-    /// The session has to wait for the end of this call.
+    /// The session has to wait for the end of the call with this number.
     Waits { call: u64 },
-    /// The call for which the session has waited has ended.
+    /// The call for memory for which the session has waited has ended.
     Ended,
-    /// The call for which the session has waited has ended, and was in vain.
+    /// The call for memory for which the session has waited has ended, and was in vain.
     InVain,
 }
 

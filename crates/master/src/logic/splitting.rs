@@ -40,9 +40,9 @@ use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutc
 use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{SUBTABLES, padded};
 
-/// The time for which a subtable is not split again after a failure.
+/// The time for which a subtable is not split again after a failed split, in milliseconds.
 const AGAIN_MS: u64 = 60_000;
-/// The limit on subtables that one change splits.
+/// The limit on the number of subtables that one view change splits.
 const TOGETHER: usize = 16;
 
 /// The subtables to split, and the reservation of room for siblings.
@@ -78,7 +78,7 @@ impl SubtableSplits {
         self.under_way.is_some()
     }
 
-    /// Returns whether members are reserving room for siblings, and began a short time ago.
+    /// Returns whether members are reserving room for siblings, and have begun only a short time ago.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|(reserving, _)| reserving.is_young(now_ms))
     }
@@ -203,7 +203,7 @@ impl SubtableSplits {
         }
     }
 
-    /// Makes the view with the siblings, once room for them is reserved.
+    /// Makes the view with the siblings, when room for them has been reserved.
     fn split_subtables(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -236,7 +236,7 @@ impl SubtableSplits {
             splits.len(),
             count_with_noun(next.subtables.len(), "subtable")
         );
-        // Clients that asked for these subtables meanwhile did not know this view yet.
+        // Clients that asked meanwhile to split these subtables did not know the new view yet.
         self.wanted.retain(|subtable| !whose.contains(subtable));
         ctx.decide(Decision::MoveToBack(ChangePurpose::Splits));
         ctx.set_view(NextView::new(next, Topic::Split, text));
@@ -253,7 +253,7 @@ fn replicas_of(view: &View, subtable: u32) -> usize {
     view.subtables.get(subtable as usize).map_or(1, |found| found.replicas().len().max(1))
 }
 
-/// Returns how many siblings fit on each member of the view.
+/// Returns the number of siblings that fit on each member of the view.
 fn sibling_rooms(cluster: &ClusterFacts, view: &View) -> Vec<NodeRoom> {
     let mut rooms = cluster.rooms(view, false, padded(view.geometry.subtable_bytes()));
     rooms.retain(|room| view.member(room.node).is_some());

@@ -11,7 +11,7 @@ use super::context::EventContext;
 use super::facts::ClusterFacts;
 
 impl MasterState {
-    /// Returns the state of the cluster.
+    /// Returns the state of the cluster for operators.
     pub(super) fn status(&self, ctx: &EventContext<'_>) -> Status {
         let cluster = &self.cluster;
         let view = cluster.view.as_ref();

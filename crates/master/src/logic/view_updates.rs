@@ -12,17 +12,17 @@ use fusee_core::view::update::ViewUpdate;
 /// The number of views that are kept: those of two changes. Clients are seldom further behind.
 const KEPT: usize = 8;
 
-/// Earlier views, and the updates from them to the newest one.
+/// Earlier views, and the updates from them to the newest view.
 #[derive(Debug, Default)]
 pub(super) struct ViewUpdateCache {
-    /// The views that are kept, the newest last.
+    /// The earlier views that are kept, the newest of them last.
     earlier: VecDeque<View>,
     /// The update for each kept view, by its number; that for clients with any other view under 0.
     updates: BTreeMap<u64, ViewUpdate>,
 }
 
 impl ViewUpdateCache {
-    /// Records that another view has replaced this one.
+    /// Records that a newer view has replaced this view.
     pub fn replaced(&mut self, old: View) {
         self.updates.clear();
         if self.earlier.len() == KEPT {
@@ -46,7 +46,7 @@ impl ViewUpdateCache {
         self.updates.get(&self.known(number)).cloned()
     }
 
-    /// Returns the number if that view is kept; otherwise 0, which no view has.
+    /// Returns the number if the view of this number is kept; otherwise 0, which no view has.
     fn known(&self, number: u64) -> u64 {
         let known = self.earlier.iter().any(|view| view.number == number);
         if known { number } else { 0 }

@@ -14,9 +14,9 @@ const DEFAULT_PREFIX: &str = "fusee";
 /// The address of a shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreAddress {
-    /// Hosts and ports of members of the etcd cluster.
+    /// Hosts and ports of the members of the etcd cluster.
     pub endpoints: Vec<String>,
-    /// The beginning of all keys, without a slash at either end.
+    /// The beginning of all keys in the store, without a slash at either end.
     pub prefix: String,
     /// The files for TLS, if the store is reached over TLS.
     pub tls: Option<StoreTls>,
@@ -40,15 +40,15 @@ pub enum StoreAddressError {
          it out to keep the state in data_dir"
     )]
     Scheme {
-        /// The address.
+        /// The text of the address.
         text: String,
     },
     /// A part of the address is no host and port.
     #[error("`{endpoint}` in `{text}` is no member of an etcd cluster; write HOST:PORT")]
     Endpoint {
-        /// The address.
+        /// The text of the address.
         text: String,
-        /// The wrong part.
+        /// The part of the address that is no host and port.
         endpoint: String,
     },
     /// The prefix has an invalid form.
@@ -57,9 +57,9 @@ pub enum StoreAddressError {
          with single slashes between"
     )]
     Prefix {
-        /// The address.
+        /// The text of the address.
         text: String,
-        /// The wrong part.
+        /// The invalid prefix.
         prefix: String,
     },
     /// The program was built without etcd.
@@ -68,7 +68,7 @@ pub enum StoreAddressError {
          build --release --features etcd`"
     )]
     NotBuilt {
-        /// The address.
+        /// The text of the address.
         text: String,
     },
     /// Files for TLS are named in an invalid combination.
@@ -83,13 +83,13 @@ pub enum StoreAddressError {
     /// The lease is shorter than etcd allows, or needlessly long.
     #[error("lease_ttl_s is {ttl_s}; it must be 2..=60 seconds")]
     LeaseTtl {
-        /// The setting.
+        /// The length of the lease that the setting demands, in seconds.
         ttl_s: u64,
     },
 }
 
 impl StoreAddress {
-    /// Parses an address.
+    /// Parses the address of a shared store.
     pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
         let rest = text.strip_prefix(SCHEME);
         let rest = rest.ok_or_else(|| StoreAddressError::Scheme { text: text.to_owned() })?;
@@ -121,7 +121,7 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Returns host and port. Without a port in the text, returns the default port.
+/// Returns host and port of a member of etcd. Without a port in the text, returns the default port.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
         // In an address in brackets, the last colon can be inside of the brackets.

@@ -18,23 +18,23 @@ use fusee_core::layout::crc32c;
 
 use crate::record::MasterRecord;
 
-/// The key of the entry with the format's name.
+/// The key of the entry with the name of the store's format.
 pub const FORMAT_KEY: &str = "format";
 /// The key of [`StoreContents`].
 pub const CONTENTS_KEY: &str = "contents";
-/// The name of this format. Since number 7, records have checksums.
+/// The name of the format of this version. Formats from 7 on have checksums of records.
 pub const FORMAT: &str = "fusee-master 11";
 /// The prefix of the names of all formats, also of those without checksums.
 const FORMATS: &str = "fusee-master ";
 
 const CRC_BYTES: usize = 4;
 
-/// The reason why an entry is refused.
+/// The reason why an entry of the store is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreEntryError {
-    /// The entry's key.
+    /// The key of the entry.
     pub record: String,
-    /// The finding.
+    /// A text that says what is wrong with the entry.
     pub cause: String,
 }
 
@@ -44,7 +44,7 @@ impl StoreEntryError {
     }
 }
 
-/// The format that the entry of the key `format` names.
+/// The format of a store, as the entry of the key `format` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreFormat {
     /// The format of this program.
@@ -78,7 +78,7 @@ pub fn unseal<'a>(key: &str, bytes: &'a [u8]) -> Result<(&'a [u8], u32), StoreEn
     Ok((value, found))
 }
 
-/// Returns the stored bytes of [`FORMAT_KEY`].
+/// Returns the bytes to store under [`FORMAT_KEY`].
 pub fn format() -> Vec<u8> {
     seal(FORMAT_KEY, FORMAT.into())
 }
@@ -96,7 +96,7 @@ pub fn read_format(bytes: &[u8]) -> Result<StoreFormat, StoreEntryError> {
     }
 }
 
-/// Returns a record's key and the bytes to store.
+/// Returns the key of a record and the bytes to store under this key.
 pub fn encode(record: &MasterRecord) -> (String, Vec<u8>) {
     let key = record.key();
     let value = postcard::to_stdvec(record).expect("records are plain data");
@@ -104,7 +104,7 @@ pub fn encode(record: &MasterRecord) -> (String, Vec<u8>) {
     (key, bytes)
 }
 
-/// Returns the record in the stored bytes of a key.
+/// Returns the record that the stored bytes of a key contain.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<MasterRecord, StoreEntryError> {
     let (value, _) = unseal(key, bytes)?;
     match postcard::take_from_bytes::<MasterRecord>(value) {
@@ -152,7 +152,7 @@ pub fn is_own(key: &str) -> bool {
     key == FORMAT_KEY || key == CONTENTS_KEY
 }
 
-/// The list of contents: the checksums of all records.
+/// The list of a store's contents: the checksums of all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreContents {
     crcs: BTreeMap<String, u32>,
@@ -160,7 +160,7 @@ pub struct StoreContents {
 }
 
 impl StoreContents {
-    /// Returns the stored bytes of [`CONTENTS_KEY`].
+    /// Returns the bytes to store under [`CONTENTS_KEY`].
     pub fn encode(&self) -> Vec<u8> {
         seal(CONTENTS_KEY, self.value())
     }

@@ -44,12 +44,12 @@ pub(crate) use self::client::EtcdError;
 
 /// The longest wait for one answer of etcd.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(1);
-/// The pause before the next attempt.
+/// The pause before the next attempt to call etcd.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The limit on operations at one level of a transaction. etcd adds up the operations at all levels on the path to one,
 /// and allows 128.
 const OPERATIONS: usize = 60;
-/// The number of records that one request reads.
+/// The number of records that one request to etcd reads.
 const PAGE: i64 = 256;
 
 /// A connection to etcd, which is made when it is needed, and again after it has broken.
@@ -84,7 +84,7 @@ impl Etcd {
         self.bounded(self.client.range(request)).await
     }
 
-    /// Reads one key.
+    /// Reads one key of etcd.
     async fn get(&self, key: String) -> Result<RangeResponse, StoreError> {
         self.range(RangeRequest { key: key.into_bytes(), ..RangeRequest::default() }).await
     }
@@ -120,7 +120,7 @@ impl Etcd {
         Ok((candidates.collect(), revision))
     }
 
-    /// Waits for an answer, at most for [`ATTEMPT`].
+    /// Waits for an answer of etcd, at most for [`ATTEMPT`].
     pub async fn bounded<T>(
         &self,
         answer: impl Future<Output = Result<T, EtcdError>>,
@@ -191,7 +191,7 @@ impl Etcd {
             };
             let page = self.range(request).await?;
             if revision == 0 {
-                // All pages are read at one revision.
+                // All pages of records are read at one revision.
                 revision = page.header.map_or(0, |header| header.revision);
             }
             for kv in page.kvs {
@@ -214,9 +214,9 @@ pub(crate) struct LeaderTerm {
     handle: Handle,
     candidacy: Candidacy,
     tenure: Arc<LeaseValidity>,
-    /// The number of writes so far.
+    /// The number of writes that the term has made so far.
     writes: u64,
-    /// Dropped with the term, which tells the candidate that the logic has ended.
+    /// Dropped with the term. The drop tells the candidate that the logic has ended.
     _over: oneshot::Sender<()>,
 }
 

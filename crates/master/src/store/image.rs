@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
-/// The file, which is only locked and read, and a copy of its bytes.
+/// A store's file, which is only locked and read, and a copy of its bytes to work on.
 #[derive(Debug)]
 pub(super) struct StoreImage {
     file: FileBackend,

@@ -17,12 +17,12 @@ fn nothing_expires_while_the_master_is_away() {
     world.now_ms += 100 * LEASE_MS;
     world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // Nothing expires either while no master runs.
+    // While no master runs, nothing expires either.
     world.restart_master();
     world.now_ms += 100 * LEASE_MS;
     world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // But a session that sends no heartbeat afterwards expires.
+    // After the restart, a session that sends no heartbeat expires.
     world.sessions[0].renews = false;
     world.pass(LEASE_MS + 200);
     assert_eq!(world.status().open_sessions, 0);
@@ -68,7 +68,7 @@ fn a_master_that_gets_little_time_takes_nobody_for_silent() {
         world.feed(MasterEvent::Tick);
     }
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1), "{:#?}", world.log);
-    // Silent processes are noticed nevertheless.
+    // Although the master gets little time, it notices silent processes.
     for _ in 0..10 {
         world.now_ms += LEASE_MS * 4 / 10;
         world.feed(MasterEvent::Tick);
@@ -106,7 +106,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
         world.feed(MasterEvent::Tick);
     }
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
-    // While the master runs all the time, the silence of nodes counts.
+    // While the master runs all the time, the silence of nodes is counted.
     for _ in 0..10 {
         world.now_ms += LEASE_MS / 10;
         world.feed(MasterEvent::Tick);

@@ -160,7 +160,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let other = world.open();
     fill_up(&mut world, client);
     let refused = |world: &mut TickCluster| {
-        // The pause after the last call passes.
+        // The pause after the last call for memory passes.
         world.pass(100);
         let mut call = 0;
         assert_eq!(more_room(world, client, &mut call), MasterReply::Done);
@@ -195,7 +195,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(reply == MasterReply::Exhausted, is_used, "{reply:?}");
     }
-    // The same holds if the block is handed on after the call has ended.
+    // The replies are the same if the block is handed on after the call for memory has ended.
     world.pass(100);
     let mut call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
@@ -204,7 +204,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)));
     assert_eq!(refused(&mut world), MasterReply::Exhausted);
 
-    // A session that does not learn of the call possibly has unused memory.
+    // A session that does not learn of the call for memory possibly has unused memory.
     world.pass(100);
     world.sessions[1].renews = false;
     let mut call = 0;
@@ -265,7 +265,7 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     assert_eq!(world.status().problem.as_ref(), Some(reason));
     assert!(world.said(reason), "it is an event");
     assert!(!world.sessions[0].expelled);
-    // The entry is removed. Later the split is tried again, and succeeds.
+    // The unreadable entry is removed. Later the split is tried again, and succeeds.
     let view = world.view();
     let places = view.subtables[damaged].replicas().to_vec();
     places.iter().for_each(|place| write(&world, *place, 8 * 6, 0));
@@ -1130,7 +1130,7 @@ fn drain_single(
     let node = singles.next().expect("they are there").primary().node;
     let begun = world.ticks.get();
     world.crash_after.set(crash_after.map(|ticks| begun + ticks));
-    // The node that dies is the drained node, or the next one.
+    // The node that dies is the drained node, or the node behind it.
     let name = |it: bool| if it { node.0 } else { (node.0 + 1) % 5 };
     world.dies_after = dies.map(|(ticks, it)| (begun + ticks, name(it).into()));
     assert_eq!(ask_to_drain(&mut world, node.0, false), MasterReply::Done);

@@ -9,7 +9,7 @@ use fusee_core::verbs::ClientId;
 
 use super::world::{TickCluster, settings};
 
-/// A cluster, and sessions whose heartbeats name the epoch in which they are pinned.
+/// A cluster, with sessions whose heartbeats name the epoch in which they are pinned.
 struct EpochSessions {
     world: TickCluster,
     clients: Vec<ClientId>,

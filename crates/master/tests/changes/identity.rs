@@ -234,7 +234,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     let token = world.send_of(asking, MasterRequest::Open);
     let nobody = MasterReply::WrongCluster { cluster: None };
     assert_eq!(world.replies.remove(&token), Some(nobody));
-    // Afterwards another cluster can be formed, of new nodes.
+    // After the destruction another cluster can be formed, of new nodes.
     assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
     world.nodes.borrow_mut().clear();
     (0..3).for_each(|_| world.add_node());

@@ -117,7 +117,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
         let mut name = None;
         for action in world.master.handle(now_ms, event) {
             match action {
-                // No process answers these calls yet.
+                // No process answers the master's calls to the node yet.
                 MasterAction::Call { node, token, control, .. } if control == "restless:1" => {
                     calls.push((identity, node, token));
                 }
@@ -182,7 +182,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
             if let Some(name) = name {
                 break name;
             }
-            // The next call is made when time has passed.
+            // If there is no event, time has to pass before the master makes its next call.
             if events.is_empty() {
                 world.now_ms += 10;
                 events.push(MasterEvent::Tick);

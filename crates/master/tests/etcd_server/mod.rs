@@ -48,7 +48,7 @@ impl EtcdServer {
         if !found.is_ok_and(|status| status.success()) {
             let required = std::env::var_os("FUSEE_ETCD_REQUIRED").is_some_and(|v| v == "1");
             assert!(!required, "FUSEE_ETCD_REQUIRED=1, but no etcd can be started");
-            // This does not use println, whose output the test program captures.
+            // This does not use `println`, because the test program captures its output.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!(
@@ -109,7 +109,7 @@ impl EtcdServer {
             command.arg("--cert-file").arg(file("cert")).arg("--key-file").arg(file("key"));
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca"));
         }
-        // The address for health is without TLS.
+        // The address at which etcd reports its health is without TLS.
         command.arg(format!("--listen-metrics-urls=http://{}", self.health()));
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -80,7 +80,7 @@ pub struct TestNode {
     pub drained: bool,
     /// Whether the node does not name its cluster.
     pub anonymous: bool,
-    /// The number of answers that came from masters of other clusters.
+    /// The number of answers that the node has got from masters of other clusters.
     pub strangers: usize,
     joined: bool,
     asking: Option<u64>,
@@ -109,11 +109,11 @@ pub struct TickCluster {
     pub nodes: Rc<RefCell<Vec<TestNode>>>,
     pub sessions: Vec<TickSession>,
     pub now_ms: u64,
-    /// The number of ticks so far, and the number after which the master crashes.
+    /// The number of ticks so far, and the number of ticks after which the master crashes.
     pub ticks: Rc<Cell<usize>>,
     pub crash_after: Rc<Cell<Option<usize>>>,
     pub crashes: usize,
-    /// A number of ticks, and the node that dies then.
+    /// A number of ticks, and the index of the node that dies after them.
     pub dies_after: Option<(usize, usize)>,
     /// The number of jobs that fail when they begin.
     pub failing_jobs: usize,

@@ -22,14 +22,14 @@ use crate::store::address::{StoreAddress, StoreTls};
 /// The limit on an answer in bytes: a page of records, one of which is the view.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Reasons why there is no answer.
+/// Reasons why etcd gave no answer to a call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EtcdError {
     #[error("no TLS with etcd: {0}")]
     Tls(#[from] TlsError),
     #[error("no connection to etcd: {}", causes(.0))]
     Transport(#[from] tonic::transport::Error),
-    /// etcd refused the call, or the connection failed; the text is gRPC's.
+    /// etcd refused the call, or the connection failed. The text is that of gRPC.
     #[error("gRPC: {0}")]
     Status(#[from] Status),
     #[error("the lease is gone")]
@@ -100,7 +100,7 @@ impl EtcdClient {
         if answer.ttl_s > 0 { Ok(()) } else { Err(EtcdError::LeaseGone) }
     }
 
-    /// Ends a lease; also succeeds if the lease has ended already.
+    /// Ends a lease. Succeeds, too, if the lease has ended already.
     pub async fn revoke(&self, id: i64) -> Result<(), EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         match self.call(path, LeaseRevokeRequest { id }).await {

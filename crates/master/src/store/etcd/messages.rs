@@ -45,13 +45,13 @@ pub(crate) enum SortTarget {
 pub(crate) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first key beyond the range; empty for a single key.
+    /// The first key behind the range to read; empty to read a single key.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// The limit on the number of keys; 0 for none.
+    /// The limit on the number of keys to return; 0 for no limit.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// The revision to read at; 0 for the newest.
+    /// The revision at which to read; 0 for the newest.
     #[prost(int64, tag = "4")]
     pub revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
@@ -68,7 +68,7 @@ pub(crate) struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// Whether the limit left keys out.
+    /// Whether the range has more keys than the limit allowed to return.
     #[prost(bool, tag = "3")]
     pub more: bool,
     /// The number of keys in the range, whatever the limit.
@@ -117,7 +117,7 @@ pub(crate) struct Compare {
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum CompareOperand {
-    /// 0 for a key that does not exist.
+    /// The key's revision of creation; 0 for a key that does not exist.
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
@@ -206,10 +206,10 @@ pub(crate) struct ResponseOp {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnResponse {
-    /// Whether all conditions held.
+    /// Whether all conditions of the transaction held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
-    /// One answer for each step that was carried out (`success` or `failure`).
+    /// One answer for each step of the transaction that was carried out (`success` or `failure`).
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
@@ -262,10 +262,10 @@ pub(crate) struct WatchRequest {
 pub(crate) struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first key beyond the range.
+    /// The first key behind the range to watch.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// The first revision to report, possibly a past one.
+    /// The first revision to report, possibly one in the past.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
 }

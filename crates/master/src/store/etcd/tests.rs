@@ -160,7 +160,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     first.persist(vec![forget(0), ids(65)]).unwrap();
     assert_eq!(patiently(|| first.load()).unwrap().len(), 701);
 
-    // The old leader has not noticed: by its own clock it still leads.
+    // The old leader has not noticed that its lease has ended: by its own clock it still leads.
     bench.revoke(old_lease);
     assert!(first.holds());
     let refused = first.persist(vec![RecordWrite::Put(MasterRecord::Cluster(cluster(8)))]);
@@ -182,7 +182,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let refused = first.persist(vec![forget(1)]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     assert!(load(&second).contains(&MasterRecord::ClientIds { end: 193 }));
-    // The old term cannot be begun once more either.
+    // The term of the old leader cannot be begun once more, either.
     assert!(matches!(bench.store(&old), Err(StoreError::Deposed { .. })));
 }
 
@@ -312,7 +312,7 @@ fn a_lease_is_renewed_until_it_is_given_back() {
     let client = &bench.etcd.client;
     let renew = || bench.runtime.block_on(client.keep_alive(lease));
     patiently(renew).unwrap();
-    // A watch also reports a change from before its begin, and ends with it.
+    // A watch also reports a change from before the watch began, and ends with the change.
     let (_, now) = patiently(|| bench.runtime.block_on(bench.etcd.candidates())).unwrap();
     let changed = |since| {
         let watch = client.changed(bench.etcd.key("election/"), since);
@@ -381,7 +381,7 @@ fn certificates_are_renewed_without_a_restart() {
     put("cert", &others);
     std::thread::sleep(fusee_tls::LOOK);
     patiently(ask).unwrap();
-    // A whole pair is used at once, though the old connection still works.
+    // A complete pair of files is used at once, although the old connection still works.
     put("key", &others);
     std::thread::sleep(fusee_tls::LOOK);
     ask().unwrap_err();
