@@ -174,7 +174,7 @@ impl ClientContext {
         if with_cluster {
             self.keeping.abort();
         }
-        // Release, so that a thread that sees one of these flags also sees everything that came before.
+        // Release ordering: a thread that sees one of these flags also sees everything that this thread did before.
         self.cluster_gone.store(with_cluster, Ordering::Release);
         self.closed.store(true, Ordering::Release);
     }

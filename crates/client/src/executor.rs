@@ -126,7 +126,7 @@ impl Reactor {
         .await;
     }
 
-    /// Lets the session's other operations, and other threads, run once before this one goes on.
+    /// Lets the session's other operations, and other threads, run once before the calling operation goes on.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|context| {

@@ -176,7 +176,7 @@ impl Session {
     ///
     /// A callback of an operation is allowed to call this again. While the callback runs, other operations of the
     /// session cannot go on. If there are such operations, operations that the callback begins fail with
-    /// [`WriteError::WithinCallback`], because they might wait for the former for ever.
+    /// [`WriteError::WithinCallback`], because they possibly wait for those other operations for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _running = BlockOnGuard::begin(&self.parts);
         self.parts.reactor.block_on(future)
@@ -227,7 +227,7 @@ impl Session {
         self.parts.shared.is_closed()
     }
 
-    /// Returns whether another session has to take the place of this one, because it is fenced, cannot reach a memory
+    /// Returns whether another session has to take this session's place, because it is fenced, cannot reach a memory
     /// node, has left a write half-way, or belongs to the parent of this process. A lost session should be dropped
     /// soon, because other sessions may wait for its unfinished writes.
     pub fn is_lost(&self) -> bool {
@@ -636,8 +636,8 @@ impl Drop for Session {
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
         // This must come before the message to the master, which fences an abandoned session: over shared memory, a
-        // memory node that fences a session kills the session's process if that is still attached and does not answer
-        // in time.
+        // memory node that fences a session kills the session's process if the process is still attached and does not
+        // answer in time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();

@@ -20,8 +20,8 @@ use futures_util::future::join;
 /// take far less.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Number of values that is more than fits into the first regions of a cluster, so that writing them changes the view,
-/// which every session has to acknowledge.
+/// Number of values to write. They do not fit into the first regions of a cluster, so writing them changes the view,
+/// and every session has to acknowledge the new view.
 const VALUES: usize = 150;
 const VALUE_BYTES: usize = 400 << 10;
 

@@ -51,7 +51,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
                 done.send(client).unwrap();
                 wait.recv().unwrap_err();
             });
-            // This thread drops the last clone of the client; the other thread's session ends a little later.
+            // This thread drops the last clone of the client. The session of the other thread ends a little later.
             drop(written.recv().unwrap());
             drop(go);
             other.join().unwrap();

@@ -244,7 +244,8 @@ fn who_was_fenced_comes_back() {
         let session = client.session().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(client.client().put(b"async", b"value")).unwrap();
-        // These are the client's session of this thread, the one of its driver thread, and the explicitly opened one.
+        // The three sessions are the client's session of this thread, the session of its driver thread, and the session
+        // opened explicitly.
         let all = 3;
         cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == all);
         session.block_on(session.put(b"key", b"by hand")).unwrap();
@@ -348,7 +349,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     });
 }
 
-/// A client that has seen newer views gets no session from a master that has lost a part of that history.
+/// A client that has seen newer views gets no session from a master that has lost some of these views.
 #[test]
 fn a_client_follows_no_master_back() {
     let dir = tempfile::tempdir().unwrap();

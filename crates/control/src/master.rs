@@ -119,8 +119,8 @@ pub enum MasterRequest {
         client: ClientId,
         /// The session's number of this request. It also identifies the block in the answer.
         turn: u64,
-        /// Blocks that the session has taken over, and for which the master has not acknowledged that, each with the
-        /// number of the request that it was the answer to. The answer `Orphan` acknowledges them.
+        /// Blocks that the session has taken over without an acknowledgement of the master yet. With each block, the
+        /// number of the request to which the block was the answer. The answer `Orphan` acknowledges them.
         adopted: Vec<(BlockId, u64)>,
         /// The size class that the session needs. `None` accepts a block of any class, because objects of the block, or
         /// all of them, may be free, so that the block can go back to the pool.
@@ -139,12 +139,13 @@ pub enum MasterRequest {
     HandOn {
         /// The session's id.
         client: ClientId,
-        /// The session's number of this request, from 1. The next one is sent only after this one was answered.
+        /// The session's number of this request, from 1. The session sends the next `HandOn` only after this request
+        /// was answered.
         serial: u64,
         /// The session's blocks that become orphaned blocks.
         orphans: Vec<Orphan>,
-        /// Those of the blocks in which the session has just seen objects in use. Such blocks are useless to sessions
-        /// that need another size class.
+        /// Those of the blocks in which the session has just seen objects in use. Blocks with objects in use are
+        /// useless to sessions that need another size class.
         used: Vec<BlockId>,
     },
     /// Ends a session of which no operation runs. Answer: `Done`.
@@ -176,7 +177,8 @@ pub enum MasterRequest {
         /// The session's id.
         client: ClientId,
     },
-    /// Reports a memory node that does not answer a session, so that the master checks that node. Answer: `Done`.
+    /// Reports a memory node that does not answer a session. The master then checks whether the node still runs.
+    /// Answer: `Done`.
     Unreachable {
         /// The memory node that the session reports.
         node: MnId,
@@ -377,8 +379,8 @@ pub enum MasterReply {
         /// A text that gives the reason for the refusal, and advice.
         reason: String,
     },
-    /// This master stands by: another master leads, or will soon lead. The request had no effect that any process has
-    /// seen.
+    /// The master that answers stands by: another master leads, or will soon lead. The request had no effect that any
+    /// process has seen.
     NotLeader {
         /// Host and port of the leading master, if the master that answers knows it.
         leader: Option<String>,
@@ -506,7 +508,8 @@ pub struct MemberStatus {
 }
 
 /// Durations of the parts of a recovery, as in the paper's Table 1, in microseconds. The first two parts are done only
-/// once for all clients that are recovered together; here, each of these clients has their whole duration.
+/// once for all clients that are recovered together. Their whole duration appears in the times of each of these
+/// clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
     /// Time to fence the dead client once more, on all memory nodes.

@@ -75,8 +75,8 @@ pub enum NodeRequest {
     /// Asks for the node's description. Answer: `Description`.
     Describe,
     /// Empties the node and binds it to a cluster that is being formed. Extents of an earlier attempt are forgotten. No
-    /// client may own a block here. A repetition, or a late request of an earlier attempt, changes nothing. Answer:
-    /// `Done`.
+    /// client is allowed to own a block of this node. A repetition, or a late request of an earlier attempt, changes
+    /// nothing. Answer: `Done`.
     Format {
         /// The cluster that is being formed. A node belongs to only one cluster until the node's process ends.
         cluster: ClusterId,
@@ -156,7 +156,8 @@ pub enum NodeRequest {
         /// The request that the job makes.
         request: JobRequest,
     },
-    /// Asks for the blocks that clients own here, in all regions of which this node has a replica. Answer: `Blocks`.
+    /// Asks for the blocks that clients own according to this node's tables, in all regions of which the node has a
+    /// replica. Answer: `Blocks`.
     BlocksOf {
         /// The clients whose blocks are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
@@ -444,7 +445,7 @@ pub enum NodeRefusal {
         /// The client's id.
         client: ClientId,
     },
-    /// The session or job has given this request up: a later request of it was answered before this one arrived.
+    /// The session or job has given this request up: a later request has told the node so before this request arrived.
     #[error("the request came too late: nothing waits for it any more")]
     Late,
     /// The node is at a later view than the sender.

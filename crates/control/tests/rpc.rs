@@ -88,7 +88,7 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
-    // This call opens the connection, so that the deadline below applies to the answer only.
+    // The call opens the connection, so that the deadline of the next call applies only to its answer.
     assert_eq!(usage(&client), 0);
     let hurried = client.with_deadline(Duration::from_millis(50));
     let timed_out = hurried.call_blocking(NodeRequest::Describe);

@@ -28,7 +28,7 @@ fn a_server_tells_clients_of_other_versions_which_one_it_is() {
     let runtime = Runtime::start("versions").unwrap();
     let server = node(&runtime);
     for version in OTHERS {
-        // The first 8 bytes are followed by as many bytes as in this version, by none, or by more.
+        // The first 8 bytes of the hello are followed by 32 bytes as in this version, by no bytes, or by more bytes.
         for behind in [32, 0, 500] {
             let mut stream = TcpStream::connect(server.addr().unwrap()).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -102,7 +102,8 @@ mutants! {
     /// Overwrites an emptied block with zeros before its header says where generations go on: if the owner dies between
     /// the two steps, the generations begin again where they began before.
     ZeroesBeforeTheBase,
-    /// Computes the base of an emptied block although some of its objects are many generations behind the other ones.
+    /// Computes the base of an emptied block although some of the block's objects are many generations behind its other
+    /// objects.
     LaggardsForgotten,
     /// Lets a block that was emptied without a new base be used before a window of epochs has passed.
     EmptiedDoesNotWait,
@@ -330,7 +331,7 @@ mutants! {
     CompareIgnoresCopies,
     /// Lets a Move in place overwrite existing copy words.
     CopyWordsOverwritten,
-    /// Lets a session that writes copy words check only the first of them, and treat the other ones as its own.
+    /// Lets a session that writes copy words check only the first copy word, and treat the other copy words as its own.
     FirstCopyWordDecides,
     /// Rebuilds a chunk without its copy words: when the other chunks are lost, the copies cannot be found.
     ChunksWithoutCopyWords,
@@ -462,8 +463,8 @@ mutants! {
     /// Lets the newest epoch decide when the window of an emptied block has passed. That epoch jumps when another
     /// master takes over.
     JumpsEndWindows,
-    /// Trusts hints of EC-oriented pairs for as many epochs as other hints, although each object of such a pair has
-    /// several slot words, which recur sooner.
+    /// Trusts hints of EC-oriented pairs for as many epochs as hints of other pairs, although the objects of
+    /// EC-oriented pairs have several slot words, which recur sooner.
     TurnsAreLives,
     /// Lets a speculative write ignore which nodes its object is on: if only the word survives a loss, the word leads
     /// nowhere.

@@ -152,8 +152,8 @@ impl Slabs {
     }
 
     /// Returns whether the caller has to ask for a block of this kind, until it calls [`Slabs::end_ask`]. Other
-    /// operations wait until then. Without this, every operation that finds the slab empty would get a block of its
-    /// own.
+    /// operations that need such a block wait until `end_ask` is called. Otherwise every operation that finds the slab
+    /// empty would get a block of its own.
     pub fn begin_ask(&mut self, kind: SlabKind) -> bool {
         !core::mem::replace(&mut self.slab(kind).asking, true)
     }
@@ -230,9 +230,9 @@ impl Slabs {
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
-    /// Takes into use, of the blocks aside for which `is_best` holds, the one with most free objects. Returns the
-    /// block's number among the blocks in use; `None` if there is no such block, or too many blocks are in use. Sets
-    /// those blocks in use aside from which no object can be allocated.
+    /// Takes a block into use: the one with most free objects, of the blocks not in use for which `is_best` holds.
+    /// Returns the block's number among the blocks in use; `None` if there is no such block, or too many blocks are in
+    /// use. Sets those blocks in use aside from which no object can be allocated.
     #[cold]
     fn take_into_use(
         &mut self,
@@ -393,7 +393,7 @@ impl Slabs {
     }
 
     /// Records that the operation for which an object was allocated posts no more verbs about the object, and that none
-    /// of its verbs is on its way.
+    /// of its posted verbs can still execute.
     #[inline]
     pub fn end(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
@@ -401,9 +401,10 @@ impl Slabs {
         }
     }
 
-    /// Gives an object back that no CAS has named; otherwise does the same as [`Slabs::end`]. The object becomes free
-    /// in a later epoch, because otherwise it could go through all generations in one epoch. Also frees objects that
-    /// were given back in earlier epochs. Marks are those of [`Epochs`](crate::host::Epochs).
+    /// Records, like [`Slabs::end`], that an operation has ended its use of an object. Gives the object back for reuse,
+    /// because no CAS has named it. The object becomes free in a later epoch, because otherwise it could go through all
+    /// generations in one epoch. Also frees objects that were given back in earlier epochs. Marks are those of
+    /// [`Epochs`](crate::host::Epochs).
     pub fn give_back(
         &mut self,
         object: &Allocation,
@@ -455,7 +456,8 @@ impl Slabs {
             || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
-    /// Marks the free bitmaps of the blocks aside as unverified. Returns whether any of them was verified.
+    /// Marks the free bitmaps of all blocks that are not in use as unverified. Returns whether any of them was
+    /// verified.
     pub(crate) fn unverify_all(&mut self) -> bool {
         let trusted =
             |b: &&mut Block| b.verification == Verification::Verified && b.scrubbed.is_none();

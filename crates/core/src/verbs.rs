@@ -286,7 +286,7 @@ impl VerbBatch {
         self.kept = 0;
     }
 
-    /// Forgets the verbs and keeps the memory: the next phase may write bytes that this one staged.
+    /// Forgets the verbs and keeps the memory: the next phase can write bytes that were staged for this phase.
     #[inline]
     pub fn next_phase(&mut self) {
         self.verbs.clear();

@@ -86,7 +86,7 @@ pub fn roomiest(rooms: &mut [NodeRoom], replicas: usize) -> Option<Vec<MnId>> {
     if fitting.len() < replicas {
         return None;
     }
-    // The sort is stable, so of nodes with equal room the first ones are chosen.
+    // The sort is stable, so nodes with equal room are chosen in their order in the list.
     fitting.sort_by_key(|room| std::cmp::Reverse(room.items));
     let chosen = fitting.into_iter().take(replicas);
     let take = |room: &mut NodeRoom| {
@@ -184,7 +184,7 @@ impl PlacementState<'_> {
         u128::from(self.load[node]) < share.div_ceil(u128::from(self.weight) * 4)
     }
 
-    /// Returns the nodes for the next item. `to_come` is the number of items still to place, including this one.
+    /// Returns the nodes for the next item. `to_come` is the number of items still to place, including the next item.
     fn next(&mut self, walk: &[usize], to_come: u64) -> Vec<usize> {
         let scarce = self.scarce(to_come);
         let rank = |node: &usize| {

@@ -117,7 +117,7 @@ pub enum FormError {
 /// A message to the thread that runs a logic.
 pub(crate) enum LogicMessage {
     Input(LogicInput),
-    /// Tells that all messages which had arrived when this one was requested are in the queue before it.
+    /// Tells the logic that it has got all messages that had arrived when this message was requested.
     Listened,
     /// Stop as soon as no change is under way, and no later than at this time.
     Finish {
@@ -464,7 +464,8 @@ where
             tracing::info!(%cluster, store = name, "goes on from its store");
             journal.add(Level::Info, Topic::Master, "a master leads, and goes on from its store");
         }
-        // This is no warning: every new cluster begins like this, and every process that asks learns it.
+        // This is logged as information, not as a warning, because every new cluster begins like this, and the master
+        // tells it to every process that asks.
         None => tracing::info!(
             store = name,
             "the store is empty: this master has no cluster, and waits. If it should lead one that \

@@ -225,9 +225,10 @@ impl SessionRegistry {
         Some(client)
     }
 
-    /// Returns two epochs; `None` if there are no sessions. No operation of an epoch before the first one runs any
-    /// more. Every object that operations of epochs before the second one had to free has been freed, or never will be.
-    /// Expired sessions are included until they are recovered, because recovery can still complete their operations.
+    /// Returns two epochs; `None` if there are no sessions. No operation of an epoch before the first epoch runs any
+    /// more. Every object that operations of epochs before the second epoch had to free has been freed, or never will
+    /// be. Expired sessions are included until they are recovered, because recovery can still complete their
+    /// operations.
     pub fn epochs(&self) -> Option<(u64, u64)> {
         let all = self.open.values().chain(self.expired.values());
         let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
@@ -455,7 +456,7 @@ impl SessionRegistry {
 
     /// Closes a session, and keeps the blocks that it hands on as orphaned blocks. Repeating this, or closing an
     /// expired session, changes nothing. The error says that the id was never used, or names the last block that was
-    /// dropped; in the latter case the session is closed nevertheless.
+    /// dropped. If a block was dropped, the session is closed nevertheless.
     pub fn close(
         &mut self,
         client: ClientId,
@@ -521,8 +522,8 @@ impl SessionRegistry {
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
         // This includes blocks that the recovery does not hand on, because their headers are unreadable or all their
-        // objects were free. The latter went back to the pool during the recovery. So before the recovery's end is
-        // reported, other sessions have possibly got them from the pool, and handed them on.
+        // objects were free. Free blocks went back to the pool during the recovery. So before the recovery's end is
+        // reported, other sessions have possibly got these blocks from the pool, and handed them on.
         let own = blocks_owned_by(client, orphans);
         let had: BTreeSet<BlockId> = owned.iter().copied().collect();
         self.forget_grants_to_others(client, |left| {

@@ -12,7 +12,8 @@ use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 
 /// The limit on subtables of the first view: with more, that view would not fit into one control message.
 pub const MAX_SUBTABLES: u64 = 1 << 17;
-/// The limit on regions, for the same reason as [`MAX_SUBTABLES`]. Memory beyond this is left unused.
+/// The limit on the number of regions: as with [`MAX_SUBTABLES`], a view with more would not fit into one control
+/// message. Memory for which there would be more regions is left unused.
 pub const MAX_REGIONS: u64 = 1 << 16;
 /// The limit on the number of memory nodes that join. More nodes are probably a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
@@ -108,7 +109,8 @@ pub enum SettingsError {
         /// The number of replicas that the setting demands.
         replicas: u8,
     },
-    /// There are more replicas than memory nodes, and no two replicas of one subtable or region lie on one node.
+    /// The settings demand more replicas than memory nodes. That is impossible, because no two replicas of one subtable
+    /// or region lie on one node.
     #[error(
         "{setting} is {replicas}, but memory_nodes is {memory_nodes}, and every replica needs a memory \
          node of its own; raise memory_nodes, or lower {setting}"

@@ -20,8 +20,8 @@ pub(crate) struct EncodedViews {
 }
 
 impl EncodedViews {
-    /// Returns a piece of the view of this number, or the first piece of the newest view if the former is not kept.
-    /// `None` if there is no view.
+    /// Returns a piece of the view of this number, or the first piece of the newest view if the master does not keep
+    /// the view of this number. `None` if there is no view.
     pub fn piece(&mut self, newest: Option<&View>, number: u64, from: u64) -> Option<MasterReply> {
         let newest = newest?;
         // A view with a larger number belongs to another cluster, which was destroyed.

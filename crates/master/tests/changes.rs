@@ -620,7 +620,7 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
     for _ in 0..2 {
         world.add_node();
     }
-    // The node has become a member of the other cluster while it was joining this one.
+    // The node has become a member of another cluster while it was joining this cluster.
     world.nodes.borrow_mut()[3].anonymous = true;
     let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     assert_eq!(world.ask_node(3, foreign), NodeReply::Done);

@@ -346,8 +346,8 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
                 assert!(Instant::now() < end, "it does not learn who leads: {answer:?}");
                 sleep(Duration::from_millis(10));
             }
-            // This happens only if the machine stood still for a whole lease, and the old leader was elected anew. Then
-            // it knows the ids that the other leader has assigned.
+            // This happens only if the machine stood still for a whole lease, and the old leader was elected anew. In
+            // that case the old leader knows the ids that the other leader has assigned.
             Ok(MasterReply::Opened { client, .. }) => {
                 assert!(client.0 > newest, "a deposed leader decides: {client} after {newest}");
                 cluster.ids.insert(client.0);

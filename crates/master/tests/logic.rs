@@ -614,7 +614,8 @@ fn orphans_pass_to_one_later_session_each() {
         });
         assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
     }
-    // This hand-over says that fewer objects are allocated than when the block was given, so it is refused.
+    // According to this request `HandOn`, fewer objects of the block are allocated than when the block was given. So
+    // the request is refused.
     let orphans = vec![orphan(3, first, 8)];
     let refused =
         world.ask(MasterRequest::Close { client: third, orphans, work: Default::default() });

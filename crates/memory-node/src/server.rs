@@ -291,8 +291,8 @@ impl MemoryNode {
         }
     }
 
-    /// Returns the settings for a node that takes the place of this one, with the same addresses. `None` for a node
-    /// inside a process.
+    /// Returns the settings for a node that replaces this node and has the same addresses. `None` for a node inside a
+    /// process.
     pub fn config(&self) -> Option<&MemoryNodeConfig> {
         self.config.as_ref()
     }

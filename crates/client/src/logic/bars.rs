@@ -91,7 +91,7 @@ impl Drop for BarRequestGuard<'_> {
 }
 
 impl RequestedBars {
-    /// Returns whether this session has asked for bars in a later view than this one.
+    /// Returns whether the session has asked for bars in a view later than `view`.
     fn is_of_later(&self, view: u64) -> bool {
         self.state.borrow().view > view
     }

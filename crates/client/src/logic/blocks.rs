@@ -92,8 +92,8 @@ pub(super) struct BlockSource<E> {
     allocating: Cell<u32>,
     /// Number of running takeovers of blocks that the tables may already show as this session's.
     taking_back: Cell<u32>,
-    /// Blocks that the session has taken over without the master's knowledge, each with the number of the request that
-    /// the master answered with that block.
+    /// Blocks that the session has taken over without the master's knowledge. With each block, the number of the
+    /// request to which the block was the answer.
     adopted: RefCell<Vec<(BlockId, u64)>>,
     /// Number of requests for orphaned blocks that the session has sent to the master.
     taking: Cell<u64>,
@@ -329,8 +329,8 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.take_over_orphan(None, kind.redundancy, true, view).await {
                     return Ok(left);
                 }
-                // There may be memory after all: an orphaned block that the master has not offered or that another
-                // session got, or a missed block that the session has not found.
+                // Memory is possibly left after all: an orphaned block that the master has not offered, an orphaned
+                // block that another session got, or a block of this session whose grant it has not learned of.
                 if self.missed.get() {
                     self.exhausted.set(false);
                 }

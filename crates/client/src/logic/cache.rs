@@ -269,7 +269,8 @@ impl IndexCache {
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
-            // Another writer has overtaken this one: the slot of the entry is right, but its word is not.
+            // Another writer has replaced the word that this write left. The entry's slot is right, but its word is
+            // not.
             self.table[at].count_wrong(wrong);
         }
     }

@@ -18,7 +18,7 @@ pub trait Environment {
     /// Waits for `time`, while the session's other operations run.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Lets the session's other operations, and other threads, run once before this one goes on.
+    /// Lets the session's other operations, and other threads, run once before the calling operation goes on.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
     /// Waits very briefly, for `turns` turns of a spin loop, without yielding.

@@ -307,7 +307,8 @@ impl<E: Environment> Views for SessionHost<E> {
                 }
                 Ok(MasterReply::Refused { .. }) => is_final = true,
                 Ok(MasterReply::TooDeep) => return IndexGrowthAnswer::TooDeep,
-                // Even if the master has not received this request, another session may have sent the same one.
+                // Even if the master has not received this request, another session has possibly asked for the same
+                // split.
                 Ok(_) | Err(_) => is_final = false,
             }
             if self.wait_for_view_at_most(view.number, again).await {

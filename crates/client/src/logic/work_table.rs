@@ -123,8 +123,8 @@ impl LeaderPair {
 pub enum WaitedSetRole {
     /// The set becomes the leader.
     Lead(LeaderRole),
-    /// Another set has absorbed this one. On success this set took effect right before the absorbing one; on an error
-    /// it did not, because the key did not exist.
+    /// Another set has absorbed this set. On success, this set took effect right before the absorbing set. On an error,
+    /// it took no effect, because the key did not exist.
     Absorbed(Result<(), Error>),
 }
 
@@ -425,7 +425,7 @@ impl LeaderRole {
     pub fn land_set(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
-            // The key did not exist for the absorbed sets either, so they fail in the same way.
+            // The key did not exist for the absorbed sets either, so they fail with the same error as the leader.
             Err(Error::NotFound) => Err(Error::NotFound),
             Err(_) if removed(Mutant::FailedSetAbsorbs) => Ok(()),
             Err(_) => return,

@@ -32,7 +32,7 @@ mod sys;
 mod sync {
     pub(crate) use crate::barrier;
     pub(crate) use crate::fabric::{AtomicU64, Mutex, MutexGuard, Ordering, compiler_fence, fence};
-    // These types are not part of the models, so they lack the steps that make loom try all their orders.
+    // These types are not part of the models, so loom does not try all orders of accesses to them.
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
 }
 
@@ -99,7 +99,8 @@ fn end(gate: &SessionGate) {
 /// Runs a session with this number of operations, one after the other, concurrently with a keeper that publishes this
 /// number of epochs.
 fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) {
-    // These are the standard library's atomics, because they outlive the executions and must not be part of them.
+    // The counters are atomics of the standard library, because they outlive loom's executions and must not be part of
+    // them.
     let passed = Arc::new(AtomicU64::new(0));
     let held = Arc::new(AtomicU64::new(0));
     let tallies = (passed.clone(), held.clone());

@@ -61,7 +61,8 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
                 };
             }
             if self.frame.len() == self.frame.capacity() {
-                // This at most doubles the memory, so the memory stays proportional to the bytes that have arrived.
+                // The reservation at most doubles the memory, so the memory stays proportional to the bytes that have
+                // arrived.
                 self.frame.reserve_exact(missing.min(self.frame.len().max(FREE_FRAME_BYTES)));
             }
             let room = self.frame.capacity() - self.frame.len();

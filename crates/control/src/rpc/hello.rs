@@ -108,7 +108,7 @@ pub(super) enum HelloError {
     Silent,
     /// The other end closed the connection.
     Closed,
-    /// One end lacks the keys that the other one has. The text is for the end that reports the error.
+    /// One end lacks the keys that the other end has. The text is for the operator of the end that reports the error.
     Keys(&'static str),
     /// Only one end speaks TLS, or a certificate is not valid.
     Tls(String),

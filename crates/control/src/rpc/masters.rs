@@ -85,8 +85,8 @@ impl MasterClient {
         MasterClient { deadline, ..self.clone() }
     }
 
-    /// Binds the client to this cluster: from now on it accepts no master that leads another one. This applies to all
-    /// clones, and to clients made from this one.
+    /// Binds the client to this cluster: from now on it accepts no master that leads another cluster. The binding also
+    /// applies to all clones of the client, and to clients made from it.
     pub fn join(&self, cluster: ClusterId) {
         // Relaxed, because no other data is published with the number.
         self.cluster.store(cluster.word(), Ordering::Relaxed);

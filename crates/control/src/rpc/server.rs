@@ -228,8 +228,8 @@ async fn accept<S: Service>(
 /// Logs the reason why the server closes the connection of this peer.
 fn send_away(peer: SocketAddr, why: RpcCloseReason) {
     match why {
-        // These are logged at level debug only: an idle connection is no problem, and many connections can have to make
-        // room at one time.
+        // These reasons are logged at level debug only: an idle connection is no problem, and many connections can have
+        // to make room at one time.
         RpcCloseReason::Idle | RpcCloseReason::MakesRoom => {
             tracing::debug!(%peer, "control connection closed: {why}")
         }

@@ -75,8 +75,8 @@ impl ObjectLocation<'_> {
         }
     }
 
-    /// Returns the nodes for the object's copies: different nodes without a data chunk, as many as it should have
-    /// copies, or fewer if there are not so many.
+    /// Returns the nodes for the object's copies: one node without a data chunk for each copy, or fewer nodes if there
+    /// are too few.
     pub(crate) fn copies_go_to(self, members: impl Iterator<Item = MnId>) -> PerCopy<MnId> {
         let mut nodes = PerCopy::new();
         let Some(columns) = self.columns() else { return nodes };

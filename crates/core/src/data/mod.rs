@@ -617,7 +617,8 @@ impl Fetch {
         let read = batch.data_span(self.first)?;
         let Ok(object) = Object::decode(batch.bytes(read)) else { return Ok(None) };
         let key = read.part(HEADER_BYTES as u32, object.key().len() as u32);
-        // `of_key` compares with a given key, which here is the key that the first READ shows.
+        // `of_key` compares the object with a given key. No key is wanted, so the key that the first READ shows is
+        // given.
         let shown = object.key().to_vec();
         Ok(match self.of_key(batch, word, &shown)? {
             FetchResult::Value(value) => Some((key, value)),

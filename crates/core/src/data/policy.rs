@@ -323,7 +323,7 @@ impl RedundancyRules {
     }
 }
 
-/// The choice of a write between the redundancy that it demands and that of the pair that it replaces.
+/// The redundancy that a write gives its pair: the one that it demands, or the one of the pair that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The redundancy that the write demands.

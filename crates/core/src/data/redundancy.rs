@@ -58,7 +58,7 @@ pub enum OrientationError {
         /// The number of replicas of EOR(r, k).
         replicas: u8,
     },
-    /// There are fewer parity chunks than copies, but each copy needs the node of a parity chunk of its own.
+    /// There are fewer parity chunks than copies. Each copy needs the node of a different parity chunk.
     #[error(
         "{replicas} EC-oriented replicas take a code with at least {} parity chunks, each for a copy, and {coding} \
          has {}; use such a code, or fewer replicas",
@@ -203,7 +203,7 @@ pub const MIN_PAYLOADS_PER_KEY: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedundancyError {
-    /// There are too few memory nodes, because each chunk needs a node of its own.
+    /// The cluster has too few memory nodes, because each chunk needs a different node.
     #[error(
         "{coding} takes {} memory nodes, one for each chunk, and the cluster has {members}; start more, use \
          a smaller code, or replicate",

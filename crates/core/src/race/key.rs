@@ -29,8 +29,8 @@ impl HashKey {
         HashKey(bytes)
     }
 
-    /// Derives another secret for each pair of numbers. The derived secrets are as unrelated to this one and to each
-    /// other as random ones.
+    /// Derives from this secret another one for each pair of numbers. Derived secrets are unrelated to this secret and
+    /// to each other, like random numbers.
     pub fn derived(&self, of: (u64, u64)) -> HashKey {
         let half = |which: u64| {
             let words = [of.0, of.1, which].map(u64::to_le_bytes);

@@ -59,7 +59,7 @@ pub(super) enum RecoveryStep {
     WinAndWithdraw(Slot),
     /// Replace the tentative words on the backups by this confirmed word, then commit the confirmed word.
     Confirm(Slot),
-    /// Replace the own words on the backups, and then on the primary, by this one of size class 0.
+    /// Replace the dead client's words on the backups, and then on the primary, by this word of size class 0.
     Withdraw(Slot),
     /// Do nothing, because no correct client leaves the words that the slot's replicas show.
     Strange,

@@ -68,8 +68,8 @@ pub enum BlockContent {
     Objects {
         /// The size class of the block's objects.
         class: SizeClass,
-        /// The first object that, as far as is known, was in no CAS, as all behind it: a new owner is allowed to
-        /// allocate from here on. The number of the block's objects if there is no such object.
+        /// The first object that a new owner of the block is allowed to allocate: as far as is known, no CAS has named
+        /// this object or any object behind it. If there is no such object, the number of the block's objects.
         first: u32,
     },
     /// The block contains bytes that no client leaves, except one that died while it wrote the header. The block has no

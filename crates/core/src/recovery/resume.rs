@@ -127,7 +127,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(found)
     }
 
-    /// Does the same as `swap`, at places that no other session changes. Returns whether all of them contain `to` now.
+    /// Replaces words like `swap`, at places that no other session changes. Returns whether all these places contain
+    /// `to` now.
     async fn replace(
         &mut self,
         from: &[(PoolPlace, Slot)],

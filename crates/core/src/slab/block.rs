@@ -113,7 +113,7 @@ pub(crate) struct Block {
     pub shape: BlockShape,
     /// Objects to allocate, the next one first. They are taken in turn, so that all objects get equally many lives.
     pub(super) free: VecDeque<u32>,
-    /// Objects that were given back, and that operations may know which read their former contents.
+    /// Objects that were given back. Operations that have read the former contents of these objects possibly still run.
     pub(super) returned: Vec<u32>,
     /// A mark, and objects that were given back and become free when all operations that began before the mark have
     /// ended.
@@ -137,7 +137,8 @@ pub(crate) struct Block {
     pub seen: Option<SeenFreeBits>,
     /// The number of the last reading of the block's bitmap, counted over all blocks; 0 if it was never read.
     pub looked: u64,
-    /// The same as in [`SeenFreeBits`], at the last reading of the bitmap, or when the block was granted.
+    /// The view since which the bitmap was at its place ([`SeenFreeBits::primary_since`]) when it was last read, or
+    /// when the block was granted.
     pub primary_since: u64,
     /// Whether the free bitmap shows all free objects; `seen` is `None` unless it does.
     pub(super) verification: Verification,
@@ -146,8 +147,8 @@ pub(crate) struct Block {
     pub held: bool,
     /// Whether the block is offered, so that it may be handed over to another session at any time.
     pub(super) offered: bool,
-    /// Whether the block is aside only until the next operation that needs it. Other sessions that have no block can
-    /// get it until then.
+    /// Whether the block was taken out of use only to lend it: sessions that have no block can get it until an
+    /// operation of this session needs it.
     pub(super) lent: bool,
     /// Whether the session got the block for another class, because the block may turn out to be wholly free.
     is_foreign: bool,
@@ -460,7 +461,7 @@ impl Block {
         (self.scrubbed, self.written) = (Some(BlockZeroing::Begun), None);
     }
 
-    /// Records that the block contains only zeros at this mark, and that its header says that it is sealed.
+    /// Records that the block contains only zeros at this mark, which counts as a header that says *sealed*.
     pub fn end_zeroing(&mut self, mark: u64) {
         (self.scrubbed, self.written) = (Some(BlockZeroing::Done(mark)), Some(true));
     }
@@ -515,7 +516,7 @@ impl Block {
 
     /// Returns the remainder for another session, if no operation is under way in the block. The free bits of reclaimed
     /// objects are not set any more, so another session would find these objects only by the whole index. Therefore a
-    /// block with such objects, of which there are few, stays here unless it is lent.
+    /// block with reclaimed objects stays with this session unless it is lent. There are few such blocks.
     pub(super) fn spare(&self) -> Option<BlockRemainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;

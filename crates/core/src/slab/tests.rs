@@ -180,7 +180,8 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
 }
 
-/// A session that is short of a kind offers all blocks of that kind that it could use itself, except the best.
+/// A session that lacks objects of one kind offers to others all blocks of this kind except the best one, although it
+/// could use them itself.
 #[test]
 fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
@@ -475,7 +476,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     let all: Vec<Address> = (0..3 * objects).map(|_| take(&mut slabs)).collect();
     take_all_of(&mut slabs);
     let next = |slabs: &mut Slabs| slabs.next_to_demote(|_| false).map(|(object, _)| object);
-    // The last block is in use for writes. The others came before it, and are set aside.
+    // The last block is in use for writes. The blocks that came before it are out of use.
     let in_use = all[2 * objects].bytes() / BLOCK;
     let mut due: Vec<Address> = core::iter::from_fn(|| next(&mut slabs)).collect();
     assert_eq!(due.len(), 2 * objects, "each once, of the blocks that are not in use");

@@ -73,8 +73,8 @@ pub struct Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintTrust {
     /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, the primary certainly showed the word. A
-    /// caller that passes such a hint promises that the word certainly leads to the key. On an immediate fabric no hint
-    /// has this trust.
+    /// caller that passes such a hint promises that the word certainly leads to the key. On a fabric that executes
+    /// batches without waiting, no hint has this trust.
     FreshSince(u64),
     /// The hint can have a wrong slot or word.
     Unverified,

@@ -53,8 +53,8 @@ impl Default for Geometry {
 
 impl Geometry {
     /// Returns a geometry with regions and blocks of these sizes, and the limits of [`Geometry::default`]. The maximum
-    /// length of values is halved until a block has room for an object of the largest pair. Any sizes are accepted
-    /// here; [`Geometry::check`] tells whether they are possible.
+    /// length of values is halved until a block has room for an object of the largest pair. This function accepts any
+    /// sizes; [`Geometry::check`] tells whether they are possible.
     pub fn with_blocks(region_bytes: u64, block_bytes: u64) -> Geometry {
         let mut geometry = Geometry { region_bytes, block_bytes, ..Geometry::default() };
         let is_possible = block_bytes <= MAX_BLOCK_BYTES;

@@ -241,8 +241,8 @@ impl ClusterIdentity {
         }
     }
 
-    /// Returns the answer that members and sessions of a cluster get after it was destroyed here; `None` for other
-    /// requests and clusters.
+    /// Returns the answer that members and sessions of a cluster get after a master with this store has destroyed it;
+    /// `None` for other requests and clusters.
     fn reply_after_destroy(
         &self,
         ctx: &EventContext<'_>,

@@ -94,7 +94,7 @@ impl ClusterFacts {
     }
 
     /// Returns the answer to a node that is no member: that it is drained, expelled, or unknown to this master. A node
-    /// that is unknown here keeps its contents.
+    /// that the master does not know keeps its contents.
     pub fn non_member_reply(&self, identity: u64) -> MasterReply {
         let same = |member: &Member| member.identity == identity;
         if self.roster.drained().any(same) {

@@ -2,8 +2,8 @@
 //!
 //! One job runs at a time, under the session of the *repairer*. If a job fails, some of its verbs can still be under
 //! way. Then the repairer is retired, that is, fenced like an expired session, and the next job has another repairer.
-//! The repairers of an earlier master are retired as well. While a job runs that began by an older view, it is like a
-//! session that is pinned by that view.
+//! The repairers of an earlier master are retired as well. A running job that began by an older view is like a session
+//! that is pinned by that view.
 
 use std::collections::BTreeSet;
 

@@ -84,7 +84,7 @@ impl MasterState {
         debug_assert!(!self.cluster.in_view(node), "a member is lost or drained, never forgotten");
         self.detector.forget(node);
         self.admission.forget(node);
-        // Otherwise the node's late answers would count as those of the next node of that name.
+        // Otherwise the node's late answers would count as answers of the next node with the node's name.
         ctx.calls.cancel_node(node);
         self.cluster.roster.forget(node, writes);
     }
@@ -157,7 +157,8 @@ fn idle_candidate(cluster: &ClusterFacts, detector: &FailureDetector) -> Option<
     absent.or_else(|| nodes().find(|node| !detector.has_spoken(*node)))
 }
 
-/// Checks that every process that reaches the other members can also reach this one, because sessions need all members.
+/// Checks that every process that reaches the other members can also reach the new node, because sessions need all
+/// members.
 fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(), String> {
     let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
     for address in addresses.into_iter().flatten() {

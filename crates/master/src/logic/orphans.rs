@@ -42,8 +42,8 @@ pub(super) fn take_orphan(
         region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
             && !view.is_region_frozen(orphan.block.region)
     };
-    // A session that takes a block of any class gets one without room at first, so that blocks with room are left to
-    // sessions that can use them.
+    // A session that accepts a block of any class gets a block without room if there is one. So blocks with room are
+    // left to sessions that can use them.
     let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
     let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
     let taker = OrphanTaker { client, turn };

@@ -116,7 +116,7 @@ impl RegionAddition {
         request: RegionRequest,
     ) -> MasterReply {
         let RegionRequest { client, view: number, redundancy, call } = request;
-        // A change ends with a newer view, and so does a reservation: the client waits for that view.
+        // A change and a reservation both end with a newer view, so the client only has to wait for that view.
         if view.change.is_some() || self.under_way.is_some() {
             if !self.is_on_its_way(view, redundancy, number) {
                 self.askers.entry(redundancy).or_default().insert(client);

@@ -34,8 +34,8 @@ fn orphan_of(owner: ClientId) -> Orphan {
     }
 }
 
-/// A session that has died, one that got the dead session's block from the pool since then, and two that take orphaned
-/// blocks. (A job that recovers several clients frees blocks long before it ends.)
+/// A session that has died, a session that has since got the dead session's block from the pool, and two sessions that
+/// take orphaned blocks. (A job that recovers several clients frees blocks long before it ends.)
 struct LateRecovery {
     sessions: SessionRegistry,
     died: ClientId,

@@ -240,8 +240,8 @@ impl LeaderTerm {
         let written = term.etcd.key("written");
         let before = term.etcd.get(written.clone()).await?;
         let before = before.kvs.first().map_or(0, |kv| kv.mod_revision);
-        // This transaction takes effect only once, for the same reason as every other write: a late copy would set
-        // `written` back, and then late copies of the term's first writes would find the value that they expect.
+        // This transaction takes effect only once, like every other write. Otherwise a late copy would set `written`
+        // back, and then late copies of the term's first writes would find the value that they expect.
         let once = Compare::equal(written.clone(), CompareOperand::ModRevision(before));
         let mut success = vec![RequestOp::put(written, term.written(0))];
         if is_new {

@@ -52,7 +52,7 @@ fn a_master_over_an_empty_store_erases_nothing_and_stores_nothing() {
     let (mut world, own) = usurped(vec![]);
     assert!(world.disk.is_empty(), "{:?}", world.disk);
     assert!(world.said(&format!("of cluster {CLUSTER} come here, but this master has no cluster")));
-    // Neither a caller that names no cluster nor one that names another cluster gets a session.
+    // A caller that names no cluster, or another cluster, gets no session.
     for cluster in [None, Some(CLUSTER)] {
         let token = world
             .send_of(Caller { connection: 77, cluster, ..Caller::default() }, MasterRequest::Open);

@@ -26,8 +26,8 @@ impl<E: Environment> BlockSource<E> {
     ) -> Option<BlockGrant> {
         let gift = self.take_orphan(class, redundancy, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
-        // There may be memory although the master has not seen it: another session may have returned the offered block
-        // to the pool, and this session may have got it from there.
+        // Memory is possibly left of which the master does not know: another session may have returned the offered
+        // block to the pool, and this session may have got it from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
         if is_ours || self.unconfirmed.borrow().contains(&block) {
@@ -39,7 +39,8 @@ impl<E: Environment> BlockSource<E> {
         if !once && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
             // Another session may have taken the block over and returned it, and the pool may have granted it to a
             // running request of this session: the tables would look the same as after a takeover. So the master keeps
-            // the block. For the same reason, no request asks the pool while such a takeover is running.
+            // the block. Conversely, no request asks the pool while a takeover is running that the tables may already
+            // show (`taking_back`).
             return None;
         }
         let _ends = (!once).then(|| RunningCountGuard::begin(&self.taking_back));

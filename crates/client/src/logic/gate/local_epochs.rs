@@ -20,8 +20,8 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
 /// The value of `oldest` if no operation is pinned.
 const IDLE: u64 = u64::MAX;
 
-/// The newest view and epoch, which the keeper sets, and the local epochs in which operations are pinned, which the
-/// session sets.
+/// The newest view and epoch, set by the keeper; and the local epochs in which operations are pinned, set by the
+/// session.
 #[derive(Debug)]
 pub(super) struct GateEpochs {
     newest: Mutex<KnownLocalEpochs>,
@@ -109,8 +109,8 @@ impl GateEpochs {
         if self.suspended.load(Relaxed) != pinned.suspended {
             self.suspended.store(pinned.suspended, Release);
         }
-        // Release, so that a thread that sees that operations have ended also sees their effects, and everything that
-        // they published before.
+        // Release ordering: a thread that sees the end of operations also sees their effects, and everything that they
+        // published before.
         self.oldest.store(pinned.oldest.unwrap_or(IDLE), Release);
         barrier::light();
     }
@@ -155,8 +155,8 @@ impl GateEpochs {
         }
     }
 
-    /// Begins the next local epoch. Its number is stored last, so that a session that loads it also finds the view that
-    /// came with it.
+    /// Begins the next local epoch. The number of a view is stored last. So a session that loads the number also finds
+    /// the view.
     fn next(&self, newest: &mut KnownLocalEpochs) {
         let number = self.local_epoch.load(SeqCst) + 1;
         let local_epoch = LocalEpoch { number, view: newest.view.number, epoch: newest.epoch };

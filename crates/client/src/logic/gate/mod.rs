@@ -262,8 +262,8 @@ impl SessionGate {
     /// Returns, to the keeper, the part of a heartbeat that is about this session.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
-        // This is loaded after `since`, so that objects which a pinned operation frees from now on are treated as freed
-        // in or after that local epoch.
+        // `waits` is loaded after `since`. So objects which a pinned operation frees from now on are treated as freed
+        // in its local epoch or a later one.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
         let mut newest = self.local_epochs.newest();

@@ -41,7 +41,7 @@ impl Wakers {
                     waiting.push(context.waker().clone());
                 }
             }
-            // Checked only after the waker was registered: a change from here on finds the waker.
+            // The condition is checked only after the waker was registered, so every later change finds the waker.
             if is_there() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -110,8 +110,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let is_frozen = |block| is_frozen(&view, block);
             self.memory.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
         };
-        // The block is taken into use at once: a block that is not in use is offered to other sessions, and cannot be
-        // used here until it is taken back.
+        // The block is taken into use at once, because a block that is not in use is offered to other sessions, and
+        // this session cannot use it until it is taken back.
         looking.found = is_used();
         if !looking.found {
             let least = &mut { USED_AGAIN_AT };
@@ -167,13 +167,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.counters.add_left_to_comparison(unmarked);
     }
 
-    /// Waits a little for blocks that other sessions hand on. Meanwhile offers the blocks that are not needed here.
+    /// Waits a little for blocks that other sessions hand on. During the wait, offers to them the blocks that this
+    /// session does not need.
     async fn await_others(&self) {
         self.offer_during(self.host.await_others()).await;
     }
 
-    /// Pauses, so that some of the session's own memory can become free. Meanwhile offers the blocks that are not
-    /// needed here.
+    /// Pauses, so that some of the session's own memory can become free. During the pause, offers to other sessions the
+    /// blocks that this session does not need.
     async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
         self.offer_during(self.host.pause(attempt)).await
     }
@@ -303,8 +304,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                         asked = self.ask().await?;
                     }
                 }
-                // There are more blocks where the latest one came from. The operation does not take all of them at
-                // once, because other sessions need some.
+                // The source of the latest block has more blocks. The operation does not take all of them at once,
+                // because other sessions need some.
                 CollectResult::Freed | CollectResult::Nothing => {
                     for _ in 0..together {
                         asked = self.ask().await?;

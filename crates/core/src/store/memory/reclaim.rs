@@ -77,7 +77,7 @@ pub(super) struct PendingFreeBits {
 }
 
 /// The hold of a suspended operation on memory whose slot word it has possibly replaced. The operation frees this
-/// memory when it is resolved. Until then, no comparison ends that could free it.
+/// memory when its result is known. Before that, no comparison ends that could free this memory.
 #[derive(Debug)]
 pub(in crate::store) struct MemoryHold {
     since: u64,
@@ -411,7 +411,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Makes objects allocatable that were given back long enough ago. If the slab `kind` has no block aside that it
+    /// Makes objects allocatable that were given back long enough ago. If the slab `kind` has no unused block that it
     /// can use, reclaims the free objects of the block with the most of them.
     async fn reclaim_due(&self, kind: SlabKind, least: u32, beside: Option<u32>) {
         let has_passed = |mark| self.host.has_passed(mark);

@@ -250,8 +250,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         Ok(bytes.iter().map(|word| Slot(u64::from_le_bytes(*word))).collect())
     }
 
-    /// Posts the READs for the objects of as many words as fit into the piece. The words are those of the slots from
-    /// the piece's first slot on.
+    /// Posts the READs of the objects to which `words` lead, until the piece is full. The words are those of the slots
+    /// from the piece's first slot on.
     fn post_objects(&mut self, piece: &mut ScanPiece, words: Vec<Slot>) -> Vec<AskedPair> {
         let op = &mut *self.op;
         let view = op.view.clone();

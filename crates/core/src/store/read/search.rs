@@ -120,8 +120,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// Looks a key up by its hint, in one phase on an immediate fabric, without the cost of a future. If this does not
-    /// find the key, returns the hint with which an operation has to go on, and adds the phase to `cost`.
+    /// Looks a key up by its hint in one phase, without the cost of a future. For fabrics that execute batches without
+    /// waiting. If the lookup does not find the key, returns the hint with which an operation has to go on, and adds
+    /// the phase to `cost`.
     fn search_now(
         &self,
         batch: &mut VerbBatch,

@@ -251,7 +251,7 @@ struct SearchRound<'o, 's, 'k, F: Fabric, H: Host> {
 }
 
 impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
-    /// Executes a round for the first of the pending keys, as many as fit: one phase, or two.
+    /// Executes a round of one or two phases, for as many of the first pending keys as fit into its batch.
     async fn run(&mut self, pending: &mut VecDeque<PendingKey<'k>>) -> Result<(), Error> {
         let asked = self.post_first(pending);
         if asked.is_empty() {
@@ -295,7 +295,8 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         Ok(())
     }
 
-    /// Posts the first phase for as many keys as fit, at least one, and removes them from the list.
+    /// Posts the first phase for as many pending keys as fit into the batch, at least one key, and removes these keys
+    /// from the list.
     fn post_first(&mut self, pending: &mut VecDeque<PendingKey<'k>>) -> Vec<AskedKey<'k>> {
         let mut asked = Vec::with_capacity(pending.len().min(MAX_BATCH_VERBS / 2));
         self.op.batch.clear();

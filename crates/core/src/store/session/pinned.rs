@@ -144,7 +144,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the epoch for this session's hints; 0 on an immediate fabric, where hints contain no epoch.
+    /// Returns the epoch for this session's hints; 0 on a fabric that executes batches without waiting, where hints
+    /// contain no epoch.
     fn epoch(&self) -> u64 {
         if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
     }
@@ -163,7 +164,8 @@ pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// The local epoch in which the operation is pinned; `None` if it is not pinned.
     local_epoch: Option<u64>,
-    /// The newest epoch that the session knew when the operation was pinned; 0 on an immediate fabric.
+    /// The newest epoch that the session knew when the operation was pinned; 0 on a fabric that executes batches
+    /// without waiting.
     epoch: u64,
     /// The doubts about verbs of the operation that were not answered.
     pub traces: OperationTraces,

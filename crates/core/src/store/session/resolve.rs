@@ -190,7 +190,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits for a view in which an attempt that was suspended at `step` can be resolved, and pins the operation by
+    /// Waits for a view in which the suspended attempt, which was at `step`, can be resolved. Pins the operation by
     /// that view. Without a step, waits only until no verb of the operation can execute any more. Fails with `error` if
     /// that takes too long.
     async fn await_switch(

@@ -108,9 +108,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
     }
 
-    /// Does the same for words that were read from backups although there is a primary: makes sure that more than half
-    /// of the members are at no later view. A later view possibly has none of these backups, so that none of them has
-    /// fenced the session.
+    /// Returns whether the members vouch for words that were read from backups although there is a primary: more than
+    /// half of the members have to be at no later view. A later view possibly has none of these backups, so that none
+    /// of them has fenced the session.
     pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
         if passes(Mutant::BesideAsksNobody, self.store.has_valid_lease()) {
             return Ok(true);
@@ -133,7 +133,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Box::pin(MemberQuestion::new(self, &subtables).await_vouching()).await
     }
 
-    /// Does the same for a key, but asks the members at most once: false if they do not vouch.
+    /// Returns whether the members vouch for what the operation has read for a key. Asks them at most once, and returns
+    /// false if they do not vouch.
     #[cold]
     pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
         let subtables = [Buckets::of(key, &self.view).subtable];
@@ -256,8 +257,8 @@ fn voters(view: &View) -> usize {
     if counts { all } else { view.members.len() }
 }
 
-/// Returns whether the view word of a member's header shows a view, and none that is later than this one. The word 0
-/// shows none.
+/// Returns whether the view word of a member's header shows a view that is not later than `view`. The word 0 shows no
+/// view.
 fn vouches(word: &[u8], view: &View) -> bool {
     let word = word.try_into().map_or(0, u64::from_le_bytes);
     (1..=view.number).contains(&word)

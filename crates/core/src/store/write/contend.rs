@@ -54,7 +54,7 @@ trait ConflictRules {
         posted: &PostedRound,
     ) -> Result<Option<Winner>, Error>;
 
-    /// Decides the round after the executed first phase, in as many further phases as that takes.
+    /// Decides the round after its first phase was executed. Executes further phases until the round is decided.
     async fn decide<F: Fabric, H: Host>(
         op: &mut StoreOp<'_, F, H>,
         round: &WriteRound,
@@ -66,8 +66,8 @@ trait ConflictRules {
 /// The end of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum RoundOutcome {
-    /// This writer has won, and its word is on all backups. If a look was requested, contains both buckets, as the
-    /// first backup showed them after it got the word.
+    /// This writer has won, and its word is on all backups. If a look was requested, contains both buckets as the first
+    /// backup showed them after that backup got the word.
     Won(Winner, Option<BucketWords>),
     Lost,
 }

@@ -82,7 +82,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.move_pair(key, redundancy, hint, MoveScope::Anywhere).await
     }
 
-    /// Does the same as [`Store::set_redundancy`] if the pair is in `scope`; otherwise leaves the pair `Unchanged`.
+    /// Gives a pair another redundancy, like [`Store::set_redundancy`], if the pair is in `scope`. Otherwise leaves the
+    /// pair `Unchanged`.
     pub async fn move_pair<'k>(
         &self,
         key: impl IntoKey<'k>,

@@ -132,8 +132,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 (kept.unwrap_or(intent.slab), Some(found.uncertain()))
             }
             NotWritten::Misplaced(None) => (of_new()?, None),
-            // There is no room for the redundancy of the pair that the hint showed, so the write takes that of a new
-            // pair.
+            // There is no room for the redundancy of the pair that the hint showed, so the write takes the redundancy
+            // that a new pair would have.
             NotWritten::Failed(error) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
                 (of_new().map_err(|_| error)?, None)
             }

@@ -40,8 +40,9 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Bytes(value))
     }
 
-    /// Does the same as [`WriteRequest::upsert`], with a value of `value_bytes` bytes that `fill` writes into a buffer
-    /// of zeros. `fill` is called once, before the operation is pinned, so it can take long and can use the store.
+    /// Adds the key or replaces its value, like [`WriteRequest::upsert`], with a value of `value_bytes` bytes that
+    /// `fill` writes into a buffer of zeros. `fill` is called once, before the operation is pinned, so it can take long
+    /// and can use the store.
     pub fn upsert_filled(key: K, value_bytes: usize, fill: &'a Fill<'a>) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Filled(value_bytes, fill))
     }

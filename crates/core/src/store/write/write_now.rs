@@ -1,4 +1,4 @@
-//! Writes that are executed on the spot, on an immediate fabric.
+//! Writes without futures, for a fabric that executes batches without waiting.
 //!
 //! If there is nothing to wait for, futures are the main cost of an operation. So this code has none: each phase is a
 //! function call. As soon as an attempt has to leave the [straight path](super::uncontended), it goes on in

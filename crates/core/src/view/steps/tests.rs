@@ -327,7 +327,7 @@ fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
     assert_eq!(frozen.regions.len(), 3, "its number stays its own");
     assert_eq!(frozen.regions[2].lost_with(), Some(MnId(2)));
     let transforming = frozen.advanced();
-    // A second loss keeps the lost pairs of the first one in the change, whatever its stage was.
+    // After a second loss, the change still has the pairs that were lost first, whatever its stage was.
     let again = transforming.without(&[MnId(1)]).unwrap();
     for view in [&frozen, &transforming, &again] {
         assert!(view.is_being_lost(word) && !view.is_gone(word) && view.leads_to_lost(word));

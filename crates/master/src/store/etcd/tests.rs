@@ -191,7 +191,7 @@ fn lost_answers_and_late_copies_do_no_harm() {
     let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut term = bench.begin(&candidacy).unwrap();
-    // The first copy arrives, but its answer does not. The second copy notices that the first one took effect.
+    // The first copy arrives, but its answer does not. The second copy notices that the first copy took effect.
     let transaction = term.transaction(one("a", b"1"));
     bench.run(&transaction);
     bench.runtime.block_on(term.commit(transaction.clone())).unwrap();
