@@ -50,7 +50,7 @@ fn circles_are_found_whatever_way_a_name_is_written() {
     assert_eq!(circles(&[root, whole, c, d]), [["a.rs", "c.rs", "c/d.rs"]]);
 }
 
-/// A path of names.
+/// A path of module and item names.
 type Names = Vec<String>;
 
 struct File {
@@ -58,7 +58,7 @@ struct File {
     module: Names,
     /// The paths of the items that the file uses.
     paths: Vec<Names>,
-    /// The file's re-exports, with the path of each name.
+    /// The names that the file re-exports, with the path of the item behind each name.
     exports: BTreeMap<String, Names>,
 }
 
@@ -119,7 +119,7 @@ impl House {
         Some((file, name.cloned().unwrap_or_default()))
     }
 
-    /// Returns, for each file, the files that it uses, with the used names.
+    /// Returns for each file the other files that it uses, with the names that it uses of each.
     fn uses(&self) -> BTreeMap<&str, BTreeMap<&str, BTreeSet<String>>> {
         let mut uses: BTreeMap<&str, BTreeMap<&str, BTreeSet<String>>> = BTreeMap::new();
         for file in &self.files {
@@ -135,7 +135,7 @@ impl House {
         uses
     }
 
-    /// Returns the sets of files that all reach each other by uses.
+    /// Returns the sets of files in which each file uses, directly or through others, all files of the set.
     fn circles(&self) -> BTreeSet<BTreeSet<String>> {
         let uses = self.uses();
         let reached = |from: &str| {
@@ -182,7 +182,7 @@ impl File {
         let tokens = without_tests(tokens(text));
         let mut at = 0;
         while at < tokens.len() {
-            // `use<...>` in an `impl Trait` type lists captures, and is no use.
+            // `use<...>` in an `impl Trait` type lists captured parameters, and is not a `use` item.
             let is_use = tokens[at] == "use" && tokens.get(at + 1).is_some_and(|t| t != "<");
             if is_use {
                 let is_handed_on = at > 0 && (tokens[at - 1] == "pub" || tokens[at - 1] == ")");
@@ -259,7 +259,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Returns the tokens without test modules.
+/// Returns the tokens that are outside of test modules.
 fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let marker = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();

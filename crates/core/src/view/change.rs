@@ -74,30 +74,30 @@ use serde::{Deserialize, Serialize};
 
 use super::PoolPlace;
 
-/// The stages of a change.
+/// The stages of a view change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ChangeStage {
-    /// Sessions leave the older views.
+    /// Sessions leave the older views, and do not write in the scope of the change.
     Frozen,
-    /// Replicas are made equal, and new ones are filled.
+    /// Replicas in the scope are made equal, and new replicas are filled.
     Transforming,
-    /// The new places are in force; suspended writes find out their outcomes.
+    /// The new places of replicas are in force, and suspended writes find out their results.
     Switched,
 }
 
-/// A change under way.
+/// A view change that is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewChange {
-    /// The stage of the change.
+    /// The stage of the view change.
     pub stage: ChangeStage,
     /// Whether regions have lost replicas from which some session may still read. While true, no object is written.
     pub data_lost: bool,
     /// The number of members lost since the latest view that was stable or switched. Where a majority of all members
     /// has to vouch, these members count, too, because they may have barred others.
     pub lost: u16,
-    /// The index subtables in the scope of the change, by number, in order.
+    /// The index subtables in the scope of the change, in ascending order of their numbers.
     pub subtables: Vec<SubtableChange>,
-    /// The regions in the scope of the change, by number, in order.
+    /// The regions in the scope of the change, in ascending order of their numbers.
     pub regions: Vec<RegionChange>,
     /// The regions of pairs without redundancy that the change has lost, by number, in order. Until the switch no
     /// session can tell whether these pairs exist.
@@ -122,7 +122,7 @@ impl ViewChange {
     }
 }
 
-/// The change of one subtable.
+/// The part of a view change that concerns one subtable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubtableChange {
     /// The number of the subtable.
@@ -147,7 +147,7 @@ pub enum SplitProgress {
     Clearing(u32),
 }
 
-/// The change of one region.
+/// The part of a view change that concerns one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionChange {
     /// The number of the region.
@@ -158,14 +158,14 @@ pub struct RegionChange {
     /// The replica that the switch removes; after the switch, a removed replica whose room is to be given back. If it
     /// is the region's first place, the region has another first place from the switch on.
     pub leaving: Option<PoolPlace>,
-    /// Whether the region's free bitmaps begin anew, with zeros, because they were wrong.
+    /// Whether the region's free bitmaps are replaced by zeros, because they were wrong.
     pub renewed: bool,
     /// Whether the region's EC-oriented objects get the parity that they lack, because the region's places change.
     pub adds_parity: bool,
 }
 
 impl RegionChange {
-    /// Returns the change of a region that is only frozen.
+    /// Returns the part of a change for a region that is only frozen.
     pub(crate) fn of(region: u32) -> RegionChange {
         RegionChange { region, joining: None, leaving: None, renewed: false, adds_parity: false }
     }
@@ -174,11 +174,11 @@ impl RegionChange {
 /// A replica that is to be added to a subtable or a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewReplica {
-    /// The number of the subtable or region.
+    /// The number of the subtable or region to which the replica is added.
     pub of: u32,
     /// The place of the new replica.
     pub joining: PoolPlace,
-    /// The replica that the new one replaces, if it replaces one.
+    /// The replica that the new replica replaces, if it replaces one.
     pub leaving: Option<PoolPlace>,
 }
 
@@ -203,7 +203,7 @@ pub enum UnsurvivableLoss {
 }
 
 impl SubtableChange {
-    /// Returns the change of a subtable that is only frozen and settled.
+    /// Returns the part of a change for a subtable that is only frozen and settled.
     pub(crate) fn of(subtable: u32) -> SubtableChange {
         SubtableChange {
             subtable,
@@ -240,7 +240,7 @@ impl ViewChange {
         found.into_iter().for_each(|found| found.adds_parity = true);
     }
 
-    /// Returns whether a region is in the scope.
+    /// Returns whether a region is in the scope of the change.
     pub fn has_region(&self, region: u32) -> bool {
         self.regions.iter().any(|r| r.region == region)
     }

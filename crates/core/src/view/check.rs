@@ -64,7 +64,7 @@ impl View {
                     LeavingFrom::Subtable(n) => (self.subtables[n as usize].replicas(), subtable),
                     LeavingFrom::Region(n) => (self.regions[n as usize].places(), region),
                 };
-                // This replica has left, and its room is not given back yet.
+                // The replica has left, but its room has not been given back yet.
                 if !held.contains(&place) {
                     extents.extend(places(&[place], bytes));
                 }
@@ -103,7 +103,7 @@ impl View {
         Ok(())
     }
 
-    /// Checks the change under way, as a part of [`View::check`].
+    /// Checks the view change under way, as a part of [`View::check`].
     fn check_change(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         let Some(change) = &self.change else { return Ok(()) };

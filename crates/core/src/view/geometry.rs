@@ -32,9 +32,9 @@ pub struct Geometry {
     pub slots_per_bucket: u8,
     /// Groups of a subtable, a power of two, at least 2, so that a key's two buckets lie in different groups.
     pub groups_per_subtable: u32,
-    /// The longest key, in bytes.
+    /// The maximum length of keys, in bytes.
     pub max_key_bytes: u32,
-    /// The longest value, in bytes.
+    /// The maximum length of values, in bytes.
     pub max_value_bytes: u32,
 }
 
@@ -115,7 +115,7 @@ impl Geometry {
         class.below_bytes() < largest
     }
 
-    /// Bytes of a region before its first block, which the block allocation table takes.
+    /// Bytes at the start of a region, before its first block, which the block allocation table takes.
     #[inline]
     pub fn table_bytes(&self) -> u64 {
         ((self.region_bytes >> self.block_bytes.trailing_zeros()) * TABLE_ENTRY_BYTES)
@@ -127,7 +127,7 @@ impl Geometry {
         (self.region_bytes.saturating_sub(self.table_bytes()) / self.block_bytes) as u32
     }
 
-    /// The offset of a block in its region, in bytes.
+    /// The offset of the block with this number in its region, in bytes.
     pub fn block_offset(&self, block: u32) -> u64 {
         self.table_bytes() + u64::from(block) * self.block_bytes
     }
@@ -149,7 +149,7 @@ impl Geometry {
     /// Returns the block that contains an address, and the offset of the address in the block; `None` outside of all
     /// blocks.
     pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
-        // Block and region sizes are powers of two.
+        // The mask is right because block and region sizes are powers of two.
         let in_region = address.bytes() & (self.region_bytes - 1);
         let offset = in_region.checked_sub(self.table_bytes())? & (self.block_bytes - 1);
         // The bytes of a region behind its last whole block belong to no block.
@@ -182,7 +182,7 @@ impl Geometry {
     }
 }
 
-/// An error in a view.
+/// A rule for views that a view breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid view: {what}")]
 pub struct ViewError {

@@ -1,4 +1,4 @@
-//! The meaning of a running change for operations that are pinned by its view.
+//! The consequences of a running view change for operations that are pinned by its view.
 
 use super::change::{ChangeStage, LeavingFrom, SplitProgress, SubtableChange};
 use super::{PoolPlace, View};
@@ -24,7 +24,7 @@ impl View {
         self.change.as_ref().is_some_and(|change| change.data_lost)
     }
 
-    /// Returns whether entries that a split has moved are still to be cleared.
+    /// Returns whether index entries that a split has moved are still to be cleared.
     pub fn has_moved_entries(&self) -> bool {
         let subtables = self.change.iter().flat_map(|change| &change.subtables);
         subtables.into_iter().any(|s| matches!(s.split, Some(SplitProgress::Clearing(_))))

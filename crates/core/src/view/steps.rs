@@ -265,7 +265,7 @@ impl View {
                         siblings.push(SubtableChange::of(sibling));
                     }
                 }
-                // The siblings' numbers are larger than all others, so the list stays in order.
+                // The numbers of the siblings are larger than all other subtables' numbers, so the list stays in order.
                 change.subtables.append(&mut siblings);
                 for change in &mut change.regions {
                     let region = &mut view.regions[change.region as usize];

@@ -1,4 +1,4 @@
-//! A part of the index, and the places of its replicas.
+//! A subtable: a part of the index, with the places of its replicas.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use crate::verbs::MnId;
 /// A subtable of the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subtable {
-    /// The number of the hash's top bits that the subtable's keys share.
+    /// The number of leading bits that the hashes of all the subtable's keys share.
     pub local_depth: u8,
     /// The start of each replica. The first is the primary, the others are the backups, in the order in which INSERT
     /// uses them.
@@ -23,7 +23,7 @@ impl Subtable {
         Subtable { local_depth, replicas }
     }
 
-    /// Returns the start of each replica, the primary first.
+    /// Returns the place where each replica of the subtable begins, the primary first.
     #[inline]
     pub fn replicas(&self) -> &[PoolPlace] {
         &self.replicas
@@ -50,12 +50,12 @@ impl Subtable {
         self.replicas.iter().any(|place| place.node == node)
     }
 
-    /// Whether at least one replica survives the loss of these memory nodes.
+    /// Whether at least one replica of the subtable survives the loss of these memory nodes.
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
         self.replicas.iter().any(|place| !is_lost(place.node))
     }
 
-    /// Removes the lost replicas. Returns whether a replica is left.
+    /// Removes the lost replicas of the subtable. Returns whether a replica is left.
     pub(super) fn lose(&mut self, is_lost: impl Fn(&PoolPlace) -> bool) -> bool {
         self.replicas.retain(|place| !is_lost(place));
         !self.replicas.is_empty()

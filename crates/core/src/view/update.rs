@@ -44,15 +44,15 @@ pub struct ViewDifference {
     pub from: u64,
     /// The number of the newer view.
     pub to: u64,
-    /// All members, if any has changed.
+    /// All members of the newer view, if any member has changed.
     pub members: Option<Vec<Member>>,
-    /// New or changed regions, by number.
+    /// The regions that are new or changed in the newer view, by number.
     pub regions: Vec<(u32, Region)>,
-    /// New or changed subtables, by number.
+    /// The subtables that are new or changed in the newer view, by number.
     pub subtables: Vec<(u32, Subtable)>,
-    /// The number of directory bits.
+    /// The number of directory bits in the newer view.
     pub depth: u8,
-    /// Changed directory entries, in the order of the directory.
+    /// The changed directory entries, in the order of the directory.
     pub runs: Vec<DirectoryRun>,
     /// The change under way in the newer view.
     pub change: Option<ViewChange>,
@@ -61,9 +61,9 @@ pub struct ViewDifference {
 /// Adjacent directory entries that lead to one subtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryRun {
-    /// The first entry.
+    /// The index of the first entry.
     pub first: u32,
-    /// The number of entries.
+    /// The number of adjacent entries.
     pub count: u32,
     /// The subtable that the entries lead to in the newer view.
     pub subtable: u32,
@@ -160,14 +160,14 @@ impl ViewDifference {
     }
 }
 
-/// Returns the items that are new or changed.
+/// Returns the items of the newer list that are new or changed, with their numbers.
 fn changed<T: Clone + PartialEq>(from: &[T], to: &[T]) -> Vec<(u32, T)> {
     let all = (0u32..).zip(to);
     let other = all.filter(|(number, item)| from.get(*number as usize) != Some(*item));
     other.map(|(number, item)| (number, item.clone())).collect()
 }
 
-/// Returns the list with these items replaced or appended.
+/// Returns the list in which these items are replaced or appended.
 fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewError> {
     let mut list = from.to_vec();
     for (number, item) in changed {
@@ -181,7 +181,7 @@ fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewErro
     Ok(list)
 }
 
-/// Returns the directory with `depth` bits, in which each entry is repeated.
+/// Returns the directory with `depth` bits, in which the entries of the smaller directory are repeated.
 fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
     let is_good = directory.len().is_power_of_two()
         && depth <= MAX_DEPTH
@@ -321,7 +321,7 @@ mod tests {
         refused("left out", &|d| {
             d.regions.push((2 + 1, Region::replicated(Vec::new(), 1)));
         });
-        // A difference that fits may still make an invalid view, which [`View::check`] refuses.
+        // A difference that fits the older view can still make an invalid view, which [`View::check`] refuses.
         let mut difference = ViewDifference::between(from, to).unwrap();
         difference.runs[0].subtable = u32::MAX;
         assert!(difference.apply(from).unwrap().check().is_err());

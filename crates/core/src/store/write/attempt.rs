@@ -41,7 +41,7 @@ use crate::store::{Hint, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
-/// One value per backup, without a heap allocation.
+/// One item for each backup of a slot, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// The task of a write, which is the same for all its attempts.
@@ -53,22 +53,22 @@ pub(in crate::store) struct Intent<'a> {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
-    /// Called before the commit is posted.
+    /// A function of the caller that is called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
 }
 
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum KeepRedundancy {
-    /// No. The slab is right whatever redundancy the pair has.
+    /// The write does not keep it. The slab is right whatever redundancy an existing pair has.
     No,
-    /// Yes. The slab is the one for a new pair.
+    /// The write keeps it. The slab is the one for a new pair.
     IfItExists,
-    /// Yes. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
+    /// The write keeps it. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
     AsHinted(Redundancy),
 }
 
-/// The source of a write's value.
+/// The source of the value that a write writes.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum WriteValue<'a> {
     Bytes(&'a [u8]),
@@ -99,9 +99,9 @@ pub type Watch<'a> = dyn Fn() + 'a;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct WriteRound {
     pub slot: SlotRef,
-    /// The word that the primary showed: it identifies the round.
+    /// The word that the primary showed in the slot. Slot and word identify the round.
     pub old: Slot,
-    /// The word that this writer puts on the backups.
+    /// The word that this writer tries to put on the backups.
     pub own: Slot,
 }
 
@@ -120,14 +120,14 @@ pub(in crate::store) struct PostedRound {
     pub look: Option<[Ticket; 2]>,
 }
 
-/// The READs that are posted with the object if there is a hint.
+/// The READs that an attempt with a hint posts together with its object.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct HintReads {
     pub slot: Ticket,
     pub proof: KeyProof,
 }
 
-/// The progress of an attempt.
+/// The progress of an attempt of a write.
 pub(in crate::store) enum AttemptStep {
     /// The attempt has posted no CAS that can execute, or all its CASes are answered and none has succeeded. So no slot
     /// shows a word of the attempt, or ever will.
@@ -139,7 +139,7 @@ pub(in crate::store) enum AttemptStep {
     Speculated(WriteRound, PostedRound, Ticket),
     /// Without a hint: the WRITE of the object and the READs of the key's buckets are posted.
     Looking([Ticket; 2]),
-    /// The CASes of the backups are posted.
+    /// The CASes of the slot's backups are posted.
     Contending(WriteRound, PostedRound),
     /// For a new key, the CASes of the backups of a free slot are posted: the own word is tentative, and a look is
     /// posted behind the first CAS. The spans hold the buckets as the primary showed them before.
@@ -151,9 +151,9 @@ pub(in crate::store) enum AttemptStep {
     /// or this writer has won it (an INSERT possibly still looks, or has just confirmed its word); or this writer has
     /// lost it, and waits for its end.
     Contended(WriteRound),
-    /// The CAS of the primary is posted.
+    /// The CAS of the slot's primary is posted, which commits the word.
     Committing(WriteRound, Ticket),
-    /// An INSERT withdraws its tentative word.
+    /// The attempt is an INSERT that withdraws its tentative word.
     Withdrawing(WriteRound),
     /// A CAS has named the attempt's object, but there is no round to resolve: the word was withdrawn, or it is the
     /// tentative word of an INSERT with one index replica.
@@ -161,7 +161,7 @@ pub(in crate::store) enum AttemptStep {
 }
 
 impl AttemptStep {
-    /// Returns the attempt's round, if a slot possibly shows the attempt's word.
+    /// Returns the round of the attempt, if a slot possibly shows the attempt's word.
     pub fn round(&self) -> Option<&WriteRound> {
         match self {
             AttemptStep::Begun
@@ -206,15 +206,15 @@ impl AttemptStep {
     }
 }
 
-/// The additional state of a Move in place.
+/// What an attempt that is a Move in place needs in addition.
 pub(in crate::store) struct InPlaceMove {
-    /// The opcode that the object's chunks contain.
+    /// The opcode that the object's chunks contain already.
     pub opcode: Opcode,
-    /// The copies of the old word, which the Move frees when it commits.
+    /// The copies that belong to the replaced word. The Move frees them when it commits.
     pub old_copies: PerCopy<Identity>,
 }
 
-/// An attempt to write.
+/// One attempt of a write, which ends with the write's result or is followed by another attempt.
 pub(in crate::store) struct Attempt<'i> {
     pub intent: &'i Intent<'i>,
     /// The slot where the key possibly is.
@@ -230,7 +230,7 @@ pub(in crate::store) struct Attempt<'i> {
 }
 
 impl<'i> Attempt<'i> {
-    /// Creates an attempt of which nothing is posted yet.
+    /// Creates an attempt that has not posted anything yet.
     pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
         let copies = Vec::new();
         let in_place = None;
@@ -253,7 +253,7 @@ impl<'i> Attempt<'i> {
         self.enter_step(AttemptStep::Begun);
     }
 
-    /// Notes that the speculative write is answered, and that its round was open.
+    /// Notes that the verbs of the speculative write were answered, and that its round was open.
     pub fn speculated_right(&mut self) {
         let speculated = mem::replace(&mut self.step, AttemptStep::Begun);
         let AttemptStep::Speculated(round, posted, _) = speculated else {
@@ -275,7 +275,7 @@ impl<'i> Attempt<'i> {
         (round, posted)
     }
 
-    /// Notes that the word is confirmed on all backups. Returns the permission to commit.
+    /// Notes that the attempt's word is confirmed on all backups. Returns the permission to commit.
     pub fn take_winner(&mut self) -> Winner {
         let AttemptStep::Confirming(round, _, winner) =
             mem::replace(&mut self.step, AttemptStep::Begun)
@@ -308,11 +308,11 @@ impl<'i> Attempt<'i> {
     }
 }
 
-/// The reason for which an attempt cannot begin.
+/// The reason why an attempt of a write cannot begin.
 pub(super) enum CannotBegin {
-    /// This slab has no room.
+    /// The slab of this kind has no room for the object.
     NoRoom(SlabKind),
-    /// The write fails.
+    /// The write fails with this error.
     Failed(Error),
 }
 
@@ -322,16 +322,16 @@ impl From<Error> for CannotBegin {
     }
 }
 
-/// The end of an attempt.
+/// The way in which an attempt of a write has ended.
 pub(in crate::store) enum AttemptEnd {
-    /// The write is done. Contains the hint for the cache, if there is one.
+    /// The write is done. Contains the hint for the index cache, if there is one.
     Done(Option<Hint>),
     /// The write has to start again, with a new object: another writer has won, or a slot has changed meanwhile.
     Retry,
     /// The attempt's object has another redundancy than the pair at this place, or, without a place, than a new pair
     /// should have. No CAS has named the object.
     Misplaced(Option<Hint>),
-    /// The view changes while the attempt waits for another writer.
+    /// The view changes while the attempt waits for another writer of its round.
     Suspended,
 }
 
@@ -463,13 +463,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         error.outcome() == FailedWriteOutcome::NotApplied && !self.pin.traces.is_on_its_way()
     }
 
-    /// Returns the slot's place on each backup, in order.
+    /// Returns the place of a slot on each of its backups, in order.
     pub(in crate::store) fn backups(&self, slot: SlotRef) -> PerBackup<PoolPlace> {
         self.view.slot_on_backups(slot).collect()
     }
 }
 
-/// Cold and not inlined, so that other writes do not pay for it.
+/// Marked cold and not inlined, so that other writes do not pay for this case.
 #[cold]
 fn write_around(
     at: ObjectLocation<'_>,
@@ -481,7 +481,7 @@ fn write_around(
     at.write_around(batch, pair, object, value_bytes);
 }
 
-/// Returns the places of an object by this view.
+/// Returns the places of an allocated object in this view.
 fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectLocation<'v>, Error> {
     view.object(object.address, object.kind.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })

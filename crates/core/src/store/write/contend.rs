@@ -29,7 +29,7 @@ use crate::store::StoreOp;
 use crate::verbs::{Fabric, Ticket};
 use crate::view::PoolPlace;
 
-/// The rules by which the writers of all rounds contend.
+/// The conflict rules that the writers of all rounds use.
 type Rules = SnapshotRules;
 
 /// The rules by which the writers of a round come to one winner.
@@ -47,7 +47,7 @@ trait ConflictRules {
         look: Option<&Buckets>,
     ) -> PostedRound;
 
-    /// Returns the winner's permission if the executed first phase alone has won the round.
+    /// Returns the winner's permission to commit if the executed first phase alone has won the round.
     fn won_at_once<F: Fabric, H: Host>(
         op: &StoreOp<'_, F, H>,
         round: &WriteRound,
@@ -63,7 +63,7 @@ trait ConflictRules {
     ) -> Result<RoundOutcome, Error>;
 }
 
-/// The end of a round for one of its writers.
+/// The outcome of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum RoundOutcome {
     /// This writer has won, and its word is on all backups. If a look was requested, contains both buckets as the first
@@ -87,7 +87,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.decide(attempt, look).await
     }
 
-    /// Posts the first phase of a round. Returns whether there is anything to execute.
+    /// Posts the first phase of a round. Returns whether any verb was posted.
     pub(super) fn post_round(
         &mut self,
         attempt: &mut Attempt<'_>,

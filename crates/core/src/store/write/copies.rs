@@ -59,7 +59,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(copies)
     }
 
-    /// Allocates a copy on this node.
+    /// Allocates room for a copy of an object on this node.
     fn allocate_copy(
         &self,
         intent: &Intent<'_>,
@@ -77,7 +77,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
     }
 
-    /// Returns those of these words that lead to objects with copies.
+    /// Returns those of the given slot words that lead to objects with copies.
     pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         let is_oriented = view.regions.iter().any(|region| region.is_oriented());
@@ -147,7 +147,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Frees a copy that belongs to no slot word any more.
+    /// Frees a copy that no slot word needs any more.
     pub(super) fn free_copy(&mut self, copy: Identity) {
         // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
         self.free(Slot::tombstone(copy.address(), 0));
@@ -180,7 +180,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 }
 
-/// Returns the largest number of copies of one object that are found.
+/// Returns the largest number of copies of one object that a write finds and frees.
 fn copies_found() -> usize {
     right_or(Mutant::SecondCopyLeaks, MAX_COPIES, 1)
 }

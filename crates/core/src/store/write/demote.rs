@@ -13,7 +13,7 @@ use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
 use crate::store::{MoveScope, Store, StoreOp, Transition};
 use crate::verbs::Fabric;
 
-/// The number of bytes of the index that are read in one phase.
+/// The number of bytes of the index that one phase reads.
 const PHASE_BYTES: u64 = 1 << 20;
 /// The number of bytes of one READ of the index.
 const READ_BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ const READ_BYTES: u64 = 64 << 10;
 /// The result of trying to demote one object of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectDemotion {
-    /// The object's pair is erasure-coded now. Contains the length of its value in bytes.
+    /// The object's pair has become erasure-coded. Contains the length of its value in bytes.
     Pair(u64),
     /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
@@ -95,7 +95,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let near = at.places().next().map(|place| place.node);
         let Some(near) = near else { return Ok(None) };
         let place = at.read_at(near, |node| self.store.silent.has(node));
-        // The batch still holds the verbs of the operation before.
+        // The batch still holds the verbs of the previous operation.
         self.batch.clear();
         let ticket = self.batch.read(place.node, place.offset, at.bytes() as u32);
         self.phase().await;

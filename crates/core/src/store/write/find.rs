@@ -82,20 +82,20 @@ impl KeyProof {
     }
 }
 
-/// The result of the search for a write's key.
+/// The result of the search for the key of a write.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum KeyLocation {
-    /// The key is in this slot, which held this word.
+    /// The key is in this slot, which held this word when it was read.
     Slot(Hint),
-    /// The key is in none of its slots. Contains the words of its buckets.
+    /// The key is in none of the slots in which it can be. Contains the words of these slots.
     Absent(BucketWords),
-    /// Not known, because one of the slots has changed meanwhile.
+    /// It is not known where the key is, because one of the slots has changed since it was read.
     Unknown,
 }
 
 /// The result of a search for a key among some slots.
 pub(super) enum KeySlot {
-    /// The key is in this slot.
+    /// The key is in this slot, and the slot held this word.
     Found(Hint),
     /// None of the slots refers to the key.
     Absent,
@@ -110,7 +110,7 @@ pub(super) struct WriterSearch<'o, 's, 'k, F: Fabric, H: Host> {
 }
 
 impl<'o, 's, 'k, F: Fabric, H: Host> WriterSearch<'o, 's, 'k, F, H> {
-    /// Returns the search for a key by this operation.
+    /// Returns a search for a key, as a part of this operation.
     pub fn new(op: &'o mut StoreOp<'s, F, H>, key: Key<'k>) -> WriterSearch<'o, 's, 'k, F, H> {
         WriterSearch { op, key }
     }
@@ -176,7 +176,7 @@ impl<'o, 's, 'k, F: Fabric, H: Host> WriterSearch<'o, 's, 'k, F, H> {
             }
         }
         if !unproved.is_empty() {
-            // On the heap: it is rare, and the futures of operations stay small.
+            // The future is on the heap, because this case is rare and futures of operations should stay small.
             return Box::pin(self.find_among(unproved, broken, shown_on)).await;
         }
         broken.map_or(Ok(KeySlot::Absent), Err)
@@ -245,10 +245,10 @@ fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
     needed.min(class.bytes()) as u32
 }
 
-/// The result of comparing an object's key.
+/// The result of comparing the key of an object with the key of an operation.
 enum KeyCheck {
     Same,
-    /// The object is another key's: it was read whole, with a good CRC.
+    /// The object belongs to another key: it was read whole, and its CRC is right.
     Other,
     /// The object is damaged, or only its start was read, so that it possibly is the key's.
     Unproved,

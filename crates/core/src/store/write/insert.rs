@@ -73,7 +73,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 pub(super) struct NewPair<'o, 's, 'a, 'i, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     attempt: &'a mut Attempt<'i>,
-    /// The key's slots as the primary showed them before the first CAS.
+    /// The words of the key's slots, as the primary showed them before the first CAS.
     first: &'a BucketWords,
     buckets: Buckets,
 }
@@ -131,7 +131,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                 return Ok(Some(AttemptEnd::Retry));
             }
             Err(error) => {
-                // Otherwise a tentative entry would stay behind and block the slot.
+                // Unless it is withdrawn, the tentative entry stays behind and blocks the slot.
                 self.withdraw(winner, round).await?;
                 return Err(withdrawn(error));
             }
@@ -161,7 +161,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         [subtable.primary().node, subtable.backups()[0].node]
     }
 
-    /// Withdraws a tentative entry that won its round.
+    /// Withdraws a tentative index entry that has won its round.
     async fn withdraw(&mut self, winner: Winner, round: WriteRound) -> Result<(), Error> {
         self.attempt.enter_step(AttemptStep::Withdrawing(round));
         let left = word_of_withdrawal(round.own, round.old);
@@ -201,7 +201,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         Ok(!matches!(search.find(unknown, shown_on).await?, KeySlot::Absent))
     }
 
-    /// Executes an INSERT with one index replica.
+    /// Executes an INSERT into an index that has only one replica.
     async fn insert_alone(&mut self, round: WriteRound) -> Result<AttemptEnd, Error> {
         let WriteRound { slot, old, own } = round;
         let tentative = own.tentative();
@@ -267,7 +267,7 @@ fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
     right_or(Mutant::WithdrawalWritesZero, left, Slot(0))
 }
 
-/// Returns the error of an INSERT that failed and has withdrawn its entry.
+/// Returns the error of an INSERT that has failed and has withdrawn its index entry.
 fn withdrawn(error: Error) -> Error {
     match error {
         Error::Unreachable { node, error, .. } => {

@@ -115,12 +115,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_placement(request)
     }
 
-    /// Executes a write.
+    /// Executes a write by a request.
     pub fn write<'k>(
         &self,
         request: WriteRequest<'_, impl IntoKey<'k>>,
     ) -> impl Future<Output = Result<WriteResult, Error>> {
-        // Not an `async fn`, because each nested future would copy the request once more.
+        // This is not an `async fn`, because each nested future would copy the request once more.
         self.execute(request.hashed(|key| self.key(key)))
     }
 
@@ -131,7 +131,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_value(value.len())?;
         let placed = match self.place(&request) {
             Ok(placed) => placed,
-            // Boxed, because this case is rare: the futures of operations stay small.
+            // Boxed, because this case is rare and futures of operations should stay small.
             Err(error) => Box::pin(self.place_by_search(&request, error)).await?,
         };
         let PlacedWrite { slab, keeps, hint } = placed;
@@ -154,7 +154,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
                     Err(error)
                 }
-                // Boxed, because this case is rare: the futures of operations stay small.
+                // Boxed, because this case is rare and futures of operations should stay small.
                 Err(why) => Box::pin(op.write_with_other_slab(&request, &intent, why)).await,
             },
         };
@@ -167,7 +167,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {
-            // Boxed, because this case is rare: the futures of operations stay small.
+            // Boxed, because this case is rare and futures of operations should stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
         }
         // Blocks are offered last, because `look_ahead` takes blocks into use.
@@ -275,21 +275,21 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits, unpinned, until the slab `short` has memory, or a newer view has come.
+    /// Waits until the slab `short` has memory, or a newer view has come. The operation is not pinned during the wait.
     async fn await_room_to_write(
         &mut self,
         intent: &Intent<'_>,
         short: SlabKind,
         least: &mut u32,
     ) -> Result<(), Error> {
-        // A pinned operation could wait for operations that wait for its end.
+        // If the operation stayed pinned, it could wait for operations that wait for its end.
         if !removed(Mutant::WaitsWhileItActs) {
             self.pin.pause();
         }
         let to_delete = intent.opcode == Opcode::Delete;
         let view = self.view.clone();
         self.made_room = true;
-        // Boxed, because this case is rare: the futures of operations stay small.
+        // Boxed, because this case is rare and futures of operations should stay small.
         match Box::pin(self.store.await_room(short, to_delete, least, &view)).await {
             Err(Error::OutOfMemory) => Err(Box::pin(self.store.without_memory(intent)).await),
             other => other,
@@ -300,7 +300,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn grow_index_for(&mut self, key: Key<'_>) -> Result<AttemptEnd, Error> {
         self.pin.pause();
         let full = Buckets::of(key, &self.view).subtable;
-        // Boxed, because this case is rare: the futures of operations stay small.
+        // Boxed, because this case is rare and futures of operations should stay small.
         match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
             IndexGrowthAnswer::NewerView => Ok(AttemptEnd::Retry),
             IndexGrowthAnswer::Full => Err(Error::IndexFull),
@@ -335,13 +335,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.forget_lost();
     }
 
-    /// Makes one attempt, and resolves it if it is suspended.
+    /// Makes one attempt of a write. If the attempt is suspended, finds out its result in a newer view.
     async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptEnd, Error> {
         let ended = self.attempt(attempt).await;
         self.or_resolve(attempt, ended).await
     }
 
-    /// Returns the end of an attempt; resolves it first if it is suspended.
+    /// Returns the end of an attempt. If the attempt is suspended, first finds out its result in a newer view.
     pub(super) async fn or_resolve(
         &mut self,
         attempt: &Attempt<'_>,

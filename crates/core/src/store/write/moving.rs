@@ -37,12 +37,12 @@ use crate::store::read::{KeySearch, LocatedPair, SearchAttempt};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
-/// The result of giving a pair another redundancy.
+/// The result of a Move, which gives a pair another redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// The pair has the wanted redundancy now.
+    /// The Move has given the pair the wanted redundancy.
     Moved,
-    /// The pair already had the wanted redundancy, or is not in the Move's scope.
+    /// The pair had the wanted redundancy already, or is not in the Move's scope.
     Unchanged,
     /// A write of the key, or another Move, has won the round. If the pair still exists, the winner has chosen its
     /// redundancy.
@@ -52,7 +52,7 @@ pub enum Transition {
 /// The pairs that a Move is allowed to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveScope {
-    /// Any pair of the key.
+    /// Any pair that the key has.
     Anywhere,
     /// Only a pair whose object is still at this address. Such a pair has not been written since the caller chose it.
     At(Address),
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// A Move under way.
+/// A Move that is running.
 pub(super) struct PairMove<'o, 's, 'k, F: Fabric, H: Host> {
     pub op: &'o mut StoreOp<'s, F, H>,
     key: Key<'k>,
@@ -123,11 +123,11 @@ pub(super) struct PairMove<'o, 's, 'k, F: Fabric, H: Host> {
 
 /// The pair of a Move, as the primary has shown it since the operation was last pinned.
 enum MovedPair {
-    /// The pair, with its value.
+    /// The key has this pair, with this value.
     At { place: Hint, value: Vec<u8> },
-    /// There is no pair.
+    /// The key does not exist.
     Absent,
-    /// Not known: the search has to be repeated.
+    /// It is not known whether the key has a pair: the search has to be repeated.
     Unknown,
 }
 
@@ -135,7 +135,7 @@ enum MovedPair {
 enum MoveProgress {
     /// The Move has ended. Contains the key's hint for the cache, if there is one.
     Done(Transition, Option<Hint>),
-    /// The Move has to be tried again, with this hint.
+    /// The Move has to make another attempt, with this hint.
     Retry(Option<Hint>),
 }
 
@@ -169,7 +169,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         }
     }
 
-    /// Makes one attempt to move the pair at this place, which has this value.
+    /// Makes one attempt to move the pair that this hint leads to and that has this value.
     async fn move_value(&mut self, place: Hint, value: &[u8]) -> Result<MoveProgress, Error> {
         let object = self.op.view.object_of(place.word);
         let has = object.map(|object| object.redundancy_of(place.word));
@@ -230,7 +230,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         if self.op.is_vouched_for(self.key).await? { result } else { Ok(MoveProgress::Retry(None)) }
     }
 
-    /// Finds the pair and its value.
+    /// Finds the pair that is to be moved, and its value.
     async fn find_value(&mut self, hint: Option<Hint>) -> Result<MovedPair, Error> {
         let mut search = KeySearch::new(self.op, self.key);
         let SearchAttempt::Done(found) = search.attempt(hint).await? else {
@@ -253,7 +253,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         })
     }
 
-    /// Writes the object, and competes for the slot.
+    /// Writes the moved pair's object, and competes for the slot.
     async fn write_and_compete(
         &mut self,
         attempt: &mut Attempt<'_>,

@@ -20,7 +20,7 @@ use crate::slab::SlabKind;
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
-/// The slab that was chosen for a write.
+/// The slab that was chosen for the object of a write.
 pub(super) struct PlacedWrite {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
@@ -29,11 +29,11 @@ pub(super) struct PlacedWrite {
     pub hint: Option<Hint>,
 }
 
-/// The reason for which a write with its slab has failed.
+/// The reason why a write failed with the slab that was chosen for it.
 pub(super) enum NotWritten {
     /// The slab has another redundancy than the pair at this place, or, without a place, than a new pair should have.
     Misplaced(Option<Hint>),
-    /// The write fails.
+    /// The write fails with this error.
     Failed(Error),
 }
 
@@ -170,7 +170,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns the slab for an object of this redundancy and these sizes.
+    /// Returns the slab for an object of this redundancy and of these lengths of key and value.
     #[inline]
     pub(super) fn slab_of(
         &self,
@@ -188,7 +188,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         })
     }
 
-    /// Checks that there are regions of this redundancy, or enough members for one.
+    /// Checks that there are regions of this redundancy, or enough members for such a region.
     #[cold]
     fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
@@ -233,7 +233,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Executes the write again, with another slab than it began with.
+    /// Executes the write again, with another slab than the slab with which it began.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,

@@ -1,4 +1,4 @@
-//! The request of a write: everything that its caller decides.
+//! The request for a write: everything that the caller of the write decides.
 
 use super::attempt::Watch;
 use crate::data::{Placement, Redundancy};
@@ -25,17 +25,17 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest { opcode, key, value, placement, hint: None, watch: None }
     }
 
-    /// Adds a key that must not exist.
+    /// Returns the request to add a key that must not exist.
     pub fn insert(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Insert, key, Value::Bytes(value))
     }
 
-    /// Replaces the value of a key that must exist.
+    /// Returns the request to replace the value of a key that must exist.
     pub fn update(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Update, key, Value::Bytes(value))
     }
 
-    /// Adds the key, or replaces its value.
+    /// Returns the request to add the key, or to replace its value.
     pub fn upsert(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Bytes(value))
     }
@@ -47,7 +47,7 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Filled(value_bytes, fill))
     }
 
-    /// Removes a key that must exist.
+    /// Returns the request to remove a key that must exist.
     pub fn delete(key: K) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Delete, key, Value::Bytes(&[]))
     }
@@ -68,12 +68,12 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest { watch: Some(watch), ..self }
     }
 
-    /// Returns the opcode.
+    /// Returns the opcode of the write.
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// Returns the value.
+    /// Returns the value that the write writes.
     pub fn value(&self) -> &Value<'a> {
         &self.value
     }
@@ -84,7 +84,7 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest { opcode, key: hash(key), value, placement, hint, watch }
     }
 
-    /// Returns the kind as which statistics count the write.
+    /// Returns the kind of operation as which statistics count the write.
     pub(super) fn kind(&self) -> OpKind {
         match self.opcode {
             Opcode::Insert => OpKind::Insert,
@@ -96,7 +96,7 @@ impl<'a, K> WriteRequest<'a, K> {
 }
 
 impl<'k> WriteRequest<'_, Key<'k>> {
-    /// Returns the key.
+    /// Returns the key of the write.
     pub fn key(&self) -> Key<'k> {
         self.key
     }

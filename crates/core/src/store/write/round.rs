@@ -42,7 +42,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.check_rewritten(&cases, from)
     }
 
-    /// Posts the CASes of [`StoreOp::rewrite_backups`].
+    /// Posts the CASes by which [`StoreOp::rewrite_backups`] replaces the word.
     pub(super) fn post_rewrite(
         &mut self,
         _winner: &Winner,
@@ -56,7 +56,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         backups.map(|place| self.batch.cas(place.node, place.offset, from.0, to.0)).collect()
     }
 
-    /// Checks that these CASes have replaced the own word everywhere.
+    /// Checks that these CASes have replaced the writer's own word on all backups.
     pub(super) fn check_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
         for ticket in cases {
             if self.batch.found(*ticket).map_err(|f| self.failed(f))? != from.0 {

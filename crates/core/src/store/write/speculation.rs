@@ -66,7 +66,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether the attempt can begin with a speculative write by this hint.
+    /// Returns whether the attempt is allowed to begin with a speculative write to the hint's slot.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
         let Some(now) = self.pin.epoch() else { return false };
@@ -128,7 +128,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             attempt.speculated_right();
             return Ok(None);
         }
-        // All CASes have been answered, and none succeeded.
+        // All CASes of the speculative write have been answered, and none succeeded.
         let shown = Hint { slot: round.slot, word, seen: HintTrust::Unverified };
         attempt.begins_again();
         self.pin.traces.clear_posted();

@@ -32,7 +32,7 @@ use crate::store::read::{HintTarget, SteeredRead, live, may_hold};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 
-/// The next action of an attempt.
+/// The action by which an attempt goes on.
 pub(super) enum AttemptAction {
     /// Execute the phase that the attempt has posted.
     Phase,
@@ -49,7 +49,7 @@ pub(super) enum SlowPathReason {
     /// The attempt had no usable hint, and the buckets show these words. Possibly one of them is the key's, or they
     /// alone do not decide what to do. The object is written.
     Find(Box<BucketWords>),
-    /// The hint was wrong, and its slot shows this word. The object is written.
+    /// The hint was wrong, and its slot shows this word. The attempt's object is written.
     Follow(Hint),
     /// The CASes of the backups alone have not won the round.
     Decide,
@@ -58,7 +58,7 @@ pub(super) enum SlowPathReason {
     Install(Box<BucketWords>),
 }
 
-/// The result of a first phase by a hint.
+/// The result of the first phase of an attempt with a hint.
 enum HintCheck {
     /// The key is in this slot.
     Right(Hint),
@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Posts the first phase.
+    /// Posts the first phase of an attempt.
     #[inline]
     fn begin(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptAction, Error> {
         let Some(hint) = attempt.hint else { return self.post_looking(attempt) };
@@ -154,7 +154,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(AttemptAction::Phase)
     }
 
-    /// Posts the WRITE of the object, and the READs of the key's buckets.
+    /// Posts the WRITE of the attempt's object, and the READs of the key's buckets.
     fn post_looking(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptAction, Error> {
         self.batch.clear();
         let reads_first = self.reads_first();

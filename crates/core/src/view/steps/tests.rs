@@ -251,7 +251,7 @@ fn new_regions_are_known_before_they_can_be_used() {
     assert_eq!(without.regions.len(), 3);
     assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
     assert_eq!(without.regions[2].places(), [place(0, 3 << 20)]);
-    // After *frozen* the new region may hold objects, so its loss cannot be survived.
+    // After *frozen* the new region possibly holds objects, so its loss cannot be survived.
     let lost = transforming.without(&[MnId(1)]);
     assert_eq!(lost, Err(UnsurvivableLoss::Region(3)));
 }
@@ -275,7 +275,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     let stable = switched.advanced();
     stable.check().unwrap();
     assert!(!stable.has_moved_entries());
-    // The other subtable is split too; the directory has room for its sibling.
+    // The other subtable is split, too: the directory has room for its sibling.
     let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
     let again = again.advanced().advanced().advanced();
     again.check().unwrap();
