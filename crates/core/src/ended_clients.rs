@@ -31,8 +31,8 @@ impl LiveClients {
     /// The largest number of clients that a list can name.
     pub const MAX_CLIENTS: usize = 4096;
 
-    /// Returns a list for these clients, in ascending order, which are all clients that live. Ids from `unused` on have
-    /// not been given out.
+    /// Returns the list of all clients that live: `clients`, in ascending order. Client ids from `unused` on have not
+    /// been assigned.
     pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> LiveClients {
         let mut clients: Vec<ClientId> =
             clients.into_iter().take(LiveClients::MAX_CLIENTS + 1).collect();
@@ -54,7 +54,7 @@ pub struct EndedClients {
     /// The bound: below this id, all clients except those in `living` have ended.
     below: u32,
     living: BTreeSet<ClientId>,
-    /// Clients that were fenced and that are above the bound, or are not recovered yet.
+    /// Fenced clients that are not recovered yet, or whose ids are not below the bound.
     fenced: BTreeSet<ClientId>,
 }
 

@@ -60,7 +60,7 @@ pub enum IndexGrowthAnswer {
 pub struct PinnedOperations {
     /// The local epoch in which the oldest running operation is pinned; `None` if no operation is pinned.
     pub oldest: Option<u64>,
-    /// The number of operations that were suspended after a CAS and do not know their outcomes yet.
+    /// The number of operations that were suspended after a CAS and whose outcomes are not known yet.
     pub suspended: usize,
 }
 
@@ -87,7 +87,7 @@ pub trait Blocks {
         view: &Arc<View>,
     ) -> impl Future<Output = Result<BlockAnswer, Error>>;
 
-    /// Waits a little, until memory nodes may have blocks again, but no longer than until there is a newer view.
+    /// Waits a little, so that memory nodes possibly have free blocks again. Ends early if a newer view comes.
     fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
     /// Waits a little for blocks that other sessions may hand over.
@@ -114,8 +114,8 @@ pub trait Blocks {
     /// about to become free.
     fn offer(&self, spare: Vec<BlockRemainder>, surplus: Vec<BlockRemainder>, frees_soon: bool);
 
-    /// Takes back the offered blocks. Returns those that other sessions have got and that are not the session's any
-    /// more.
+    /// Takes back the offered blocks. Returns the blocks that other sessions have got, and that do not belong to this
+    /// session any more.
     fn take_back(&self) -> Vec<Address>;
 
     /// Returns a block to the pool (FREE, P §4.4), for an operation that is pinned by `view`. The block contains only
@@ -126,8 +126,8 @@ pub trait Blocks {
 
 /// The newest view, and whether what the session knows is still valid.
 pub trait Views {
-    /// Returns the newest view, if its number is larger than `than`. From then on the fabric reaches that view's
-    /// members.
+    /// Returns the newest view, if its number is larger than `than`. The fabric reaches the members of a view as soon
+    /// as this function has returned the view.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
     /// Asks for a larger index, because a subtable has no free slot for a key, and waits until there is a newer view
@@ -150,7 +150,7 @@ pub trait Views {
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
-/// The epochs in which operations are pinned, and the end of operations that may know freed memory.
+/// The epochs in which operations are pinned, and the end of operations that possibly know freed memory.
 pub trait Epochs {
     /// Returns the local epoch, a number that grows when a view or an epoch arrives. Once the arrival of a view has
     /// begun a local epoch, [`Views::newer_view`] returns that view; it may return the view a little earlier.
@@ -175,8 +175,8 @@ pub trait Epochs {
     /// Callers are allowed to call this while bits are being set.
     fn publish_older(&self, since: u64);
 
-    /// Returns whether the free bits may be set now. If not, no process waits for the published objects any more, and
-    /// their bits must stay as they are.
+    /// Returns whether the session is allowed to set the free bits now. If it is not, no process waits for the
+    /// published objects any more, and their bits must stay as they are.
     fn may_set_free(&self) -> bool;
 
     /// Returns the newest epoch that the session knows. While one master leads, the newest epoch of the cluster is at

@@ -72,7 +72,7 @@ mutants! {
     /// Settles a slot on the primary before the backups: if the primary is lost, a word that readers have seen is lost
     /// too.
     SettlesPrimaryFirst,
-    /// Suspends a write for a view change although a verb that the write has posted can still execute.
+    /// Suspends a write because of a view change although a verb that the write has posted can still execute.
     StopsInDoubt,
     /// Lets a split clear moved slots of the old subtable first on the primary, then on the backups. If the split is
     /// interrupted between these steps, the backups are never cleared, because the primary no longer shows which slots
@@ -94,10 +94,11 @@ mutants! {
     /// Uses the object of the previous attempt again for the next attempt of a write: words that remain from the lost
     /// round seem to be part of the new round.
     IdentityUsedAgain,
-    /// Allocates an object again at once if its identity was in no CAS: the object can use up all generations within
-    /// one epoch.
+    /// Allocates an object again at once if no CAS has named its identity, so that the object can use up all
+    /// generations within one epoch.
     GivenBackAtOnce,
-    /// Lets the generations of an emptied block begin where those of its last owner began.
+    /// Lets the generations of an emptied block begin at the base that its last owner used, so that slot words recur
+    /// too early.
     BasesStay,
     /// Overwrites an emptied block with zeros before its header says where generations go on: if the owner dies between
     /// the two steps, the generations begin again where they began before.
@@ -110,13 +111,14 @@ mutants! {
     /// Lets recovery treat objects that a dead client had begun to write, and that no replica holds whole, as never
     /// allocated: the next owner of the block writes the same identities.
     TornObjectsAreNew,
-    /// Lets recovery treat objects that contain only zeros as never allocated, although they had been allocated before.
+    /// Lets recovery treat objects that contain only zeros as never allocated, although some of them have been
+    /// allocated.
     ZerosAreNew,
     /// Lets the objects of a wrapped block (one that was emptied without a new base) begin with its old base again,
     /// whatever generations their headers contain.
     WrappedLivesStartAnew,
-    /// Lets recovery decide by a single header of a block which objects of the block had been allocated, although
-    /// another replica's header possibly shows more of them.
+    /// Lets recovery decide by a single header of a block which objects of the block had been allocated, although the
+    /// header on another replica possibly shows more allocated objects.
     FreshFromBestHeader,
     /// Lets a session set the free bits of its own objects in blocks whose headers still say that the blocks are in
     /// use.
@@ -133,8 +135,8 @@ mutants! {
     AnyValueWinsRule3,
     /// Applies Rule 3 without a READ of the primary: a round that has ended gets a second winner.
     Rule3WithoutPrimary,
-    /// Compares whole words in the rules instead of identities: the two words of a writer that confirms or withdraws
-    /// count as those of two writers.
+    /// Compares whole words in the rules instead of identities, so that the two words of a writer that confirms or
+    /// withdraws count as words of two writers.
     WholeWordsCompared,
     /// Lets the winner leave other writers' words on the backups: the replicas never become equal again.
     BackupsNotFixed,
@@ -142,7 +144,7 @@ mutants! {
     // Faults in what losers answer, and when.
     /// Reports success for an INSERT that lost its slot to another key: the pair of the INSERT is lost.
     InsertLoserSucceeds,
-    /// Reports success for a DELETE that lost to an UPDATE, although the key still exists.
+    /// Reports success for a DELETE that lost its round to an UPDATE, although the key still exists.
     DeleteLoserSucceeds,
     /// Reports success for a losing UPDATE before the winner commits: readers still see the value from before both
     /// UPDATEs.
@@ -199,8 +201,8 @@ mutants! {
     OtherKeyByItsStart,
     /// Leaves a damaged replica damaged: when the good replicas are lost, the pair is lost.
     DamageStays,
-    /// Treats a repair without an answer as one that never executes: the repair may execute after another object has
-    /// taken that place.
+    /// Treats a repair that was not answered as a repair that never executes. The repair can execute after another
+    /// object was allocated at that place.
     RepairNotAwaited,
     /// Repairs the object of a word that is not committed, although the object possibly is not yet on its other
     /// replicas.
@@ -270,8 +272,8 @@ mutants! {
     /// Lets a get accept its leader's value without comparing the word that the get READs with the word that the leader
     /// found.
     GetComparesNoWords,
-    /// Acknowledges the sets that waited for a set when that set ends, as if it had overwritten them. But its verbs
-    /// were posted before they began.
+    /// Acknowledges the sets that waited for a running set when the running set ends, although the verbs of the running
+    /// set were posted before the waiting sets began.
     PostedSetAbsorbs,
     /// Lets a waiting UPDATE be absorbed by an UPSERT: the UPDATE succeeds although the key did not exist.
     OtherSetsAbsorb,
@@ -284,7 +286,8 @@ mutants! {
     StripeGuessed,
     /// Fills a column with the chunks of another column, as if columns were replicas.
     RebuildsFromFirstPlace,
-    /// Gives a joining column the chunk number of its position, which another column may already have.
+    /// Gives a joining column the chunk number of its position, although another column possibly has this number
+    /// already.
     ChunkByPosition,
     /// Writes a coded object only to as many columns as a reader needs: the loss of one column loses the object.
     ParityNotWritten,
@@ -358,8 +361,8 @@ mutants! {
     ObjectOnOneReplica,
 
     // Faults in the reuse of memory.
-    /// Uses a freed object again while operations that know it run. The generation does not advance, as if the object
-    /// had been reused once for every generation.
+    /// Reuses a freed object while operations that know the object run. The object keeps its generation, as if it had
+    /// been reused so often that the generation recurs.
     ReusedAtOnce,
     /// Gives every use of an object the same generation: a hint of an earlier use leads to the new object.
     GenerationStays,
@@ -368,7 +371,7 @@ mutants! {
     MarksBeforeTheLook,
     /// Learns the generation of an object from its first replica only: a generation that is on another replica recurs.
     LearnsFromOneReplica,
-    /// Lets the loser of a round free its object while its word may still be on a backup.
+    /// Lets the loser of a round free its object while the loser's word is possibly still on a backup.
     LoserFreesAtOnce,
     /// Lets a suspended write whose commit was posted free no object when it is resolved: the object that it replaced
     /// leaks.
@@ -378,8 +381,8 @@ mutants! {
     /// Reuses objects that a comparison has found to be garbage, although the session that freed them can still set
     /// their free bits.
     ComparedIsNotSettled,
-    /// Keeps an operation pinned while it waits for memory: objects that the operation may know never become
-    /// reclaimable.
+    /// Keeps an operation pinned while it waits for memory, so that objects which the operation possibly knows never
+    /// become reclaimable.
     WaitsWhileItActs,
     /// Lets a keeper treat an epoch as ended when only the epoch before it has ended.
     EpochsPassEarly,
@@ -388,9 +391,10 @@ mutants! {
     ZeroedBlockReturnedAtOnce,
     /// Compares only the first slots of every subtable.
     ComparesFewSlots,
-    /// Compares only primaries: a slot may still be settled on a word that a lost write has left on a backup.
+    /// Compares blocks only with the primaries of the index, although a slot can still be settled on a word that a lost
+    /// write has left on a backup.
     ComparesPrimariesOnly,
-    /// Compares also blocks with running writes: objects to which no slot leads yet are treated as garbage.
+    /// Compares blocks with running writes as well, so that objects to which no slot leads yet are treated as garbage.
     ComparesBesideWrites,
     /// Lets a session overlook that a block has another free bitmap than before: the session does not look for free
     /// objects whose bits were lost with the old bitmap.
@@ -402,10 +406,11 @@ mutants! {
     /// Treats a verb that sets a free bit and had no answer as one that never executes: a comparison sets the same bit,
     /// and the verb may then set it a second time.
     LateVerbsNotAwaited,
-    /// Lets a session take a block whose grant it has missed, although another of its requests may be about to get the
-    /// answer that grants this block.
+    /// Lets a session take a block whose grant it has missed, although another request of the session is possibly about
+    /// to get the answer that grants this block.
     MissedBesideGrants,
-    /// Lets an operation ask for a block without being pinned: the view in which the block was recorded may have ended.
+    /// Lets an operation ask for a block without being pinned, so that the view in which the block was granted has
+    /// possibly ended.
     AsksUnpinned,
     /// Lets memory nodes treat all sessions with ids below the bound as ended, even those that are listed as living.
     LivingAreOver,
@@ -431,12 +436,12 @@ mutants! {
     /// Lets a session end in order although the WRITE of an object can still execute, possibly when the block already
     /// has another owner.
     LateObjectsForgotten,
-    /// Lets a write that fails because a READ had no answer keep its object allocated, although none of its verbs can
-    /// still execute.
+    /// Lets a write that fails because a READ was not answered keep its object allocated, although no verb of the write
+    /// can still execute.
     UnansweredReadsKeepObjects,
     /// Lets a write that is dropped between two phases keep its object allocated, although its session leaves in order.
     DroppedAttemptsKeepObjects,
-    /// Lets recovery treat an INSERT that was still withdrawing as one that has withdrawn on all replicas.
+    /// Lets recovery treat an INSERT that was withdrawing as an INSERT whose word has been withdrawn on all replicas.
     RecoveryIgnoresWithdrawnCopies,
     /// Lets recovery confirm or withdraw an INSERT on the primary without doing so on all backups first.
     RecoveryLeavesOwnBackups,
@@ -454,11 +459,11 @@ mutants! {
     // Faults in speculative writes: UPDATEs and DELETEs that CAS the backups before they have read the slot.
     /// Lets a speculative write post its CAS before the object: its word is then on a node that lacks the object.
     SpeculationCasesBeforeItWrites,
-    /// Lets a speculative write use a hint of any age: the hint's word may have recurred and be on its way to the
-    /// primary.
+    /// Lets a speculative write use a hint of any age, although the hint's word has possibly recurred in the slot and
+    /// is about to be committed.
     SpeculationsByOldHints,
     /// Lets a speculative write use a hint whose pair was lost with its only memory node: the key does not exist, and
-    /// other keys may use the slot.
+    /// another key possibly uses the slot.
     SpeculatesOnLostPairs,
     /// Lets the newest epoch decide when the window of an emptied block has passed. That epoch jumps when another
     /// master takes over.
@@ -486,7 +491,8 @@ mutants! {
     RegionsCopiedIncomplete,
 
     // Faults in the scrubber, and in settling of damage that it has found.
-    /// Lets a scrubber report damage without a second READ of the slot, which may hold another word by then.
+    /// Lets the scrubber report damage without a second READ of the slot, although the slot possibly contains another
+    /// word by then.
     ScrubLooksOnce,
     /// If the replicas of a slot differ, settles the slot even on a word that leads to a damaged or missing object.
     SettlesOnDamage,
@@ -537,7 +543,7 @@ mutants! {
     // Faults in scans.
     /// Shows an entry of a split subtable in its old slot, which the split has not cleared yet.
     ScansUnclearedEntries,
-    /// Scans the two halves of a subtable that is split during the scan from their beginning.
+    /// If a subtable is split during a scan, scans the two halves from their beginning, so that pairs are shown twice.
     ScansHalvesAnew,
     /// Skips an object that does not match its slot on one replica, without reading the other replicas.
     ScansPassUnproved,
@@ -561,8 +567,8 @@ mutants! {
     BytesAreVerbs,
 
     // Faults in the order of fences and jobs of the master.
-    /// Lets a master start its repairs without fencing those of an earlier master, whose verbs then execute among its
-    /// own.
+    /// Lets a master start its jobs without fencing the repair sessions of an earlier master, so that verbs of both
+    /// masters' jobs execute at one time.
     EarlierRepairerGoesOn,
     /// Recovers a client before it is fenced: verbs that the client has posted execute after the recovery.
     RecoveryBeforeTheFence,

@@ -74,13 +74,13 @@ impl Buckets {
         low >> (63 - local_depth) & 1 == 1
     }
 
-    /// Posts the two READs that fetch all of these slots from the replica at `place`.
+    /// Posts the two READs that fetch all slots of the key from the subtable replica at `place`.
     pub fn read(&self, batch: &mut VerbBatch, place: PoolPlace) -> [Ticket; 2] {
         let bytes = self.read_bytes() as u32;
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
     }
 
-    /// Returns one place in each cache line of these buckets, on the replica at `place`.
+    /// Returns one place in each cache line of the key's buckets, on the subtable replica at `place`.
     pub fn lines(&self, place: PoolPlace) -> impl Iterator<Item = PoolPlace> + use<> {
         const LINE: u64 = 64;
         let first = self.first;
@@ -107,7 +107,8 @@ impl Buckets {
         Ok(self.words_in(batch, [first?, second?]))
     }
 
-    /// Returns the words of all slots, which READs of this or an earlier phase fetched into these spans.
+    /// Returns the words of all slots of the key, which READs of this phase or of an earlier one fetched into these
+    /// spans.
     pub fn words_in(&self, batch: &VerbBatch, fetched: [Span; 2]) -> BucketWords {
         let mut slots = [Slot::default(); MAX_CANDIDATES];
         let (first, second) = slots.split_at_mut(2 * self.bucket_slots as usize);
@@ -129,7 +130,7 @@ impl Buckets {
         self.position(slot).is_some()
     }
 
-    /// The position of slot number `slot` among the key's slots; `None` if it is none of them.
+    /// The position of the slot with number `slot` among the key's slots; `None` if it is not a slot of the key.
     fn position(&self, slot: u32) -> Option<usize> {
         let combined = 2 * self.bucket_slots;
         let offsets = self.first.map(|first| slot.wrapping_sub(first));
@@ -189,7 +190,7 @@ impl BucketWords {
         slots.map(|(i, word)| (self.buckets.slot(i), *word))
     }
 
-    /// Returns the slots that may lead to the key: those that are not free and have its fingerprint.
+    /// Returns the slots that possibly lead to the key: those that are not free and show the key's fingerprint.
     #[inline]
     pub fn matching(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let fingerprint = self.buckets.fingerprint;
@@ -233,7 +234,7 @@ impl BucketWords {
         mask & all as u32
     }
 
-    /// Returns the word that a slot showed; `None` if the slot is not one of these.
+    /// Returns the word that a slot showed; `None` if the key cannot be in the slot.
     pub fn word(&self, slot: SlotRef) -> Option<Slot> {
         let position = self.buckets.position(slot.slot)?;
         (slot.subtable == self.buckets.subtable).then_some(self.slots[position])
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!(place, (19, 247, [5504, 8312]));
     }
 
-    /// Positions and fingerprint come from one hash, and each of them is independent of the others.
+    /// Both positions and the fingerprint come from one hash, and each is independent of the others.
     #[test]
     fn positions_and_fingerprints_are_spread_evenly_and_tell_nothing_of_each_other() {
         const KEYS: u32 = 1 << 16;

@@ -51,7 +51,8 @@ pub struct ScrubFindings {
     pub next: u64,
     /// The number of bytes that were read.
     pub bytes: u64,
-    /// The numbers of replicas that do not match their slots, and of those repaired. Lost pairs are not counted.
+    /// The number of replicas that do not match their slots, and the number of replicas that were repaired. Replicas of
+    /// lost pairs are not counted.
     pub damage: Damage,
     /// Slots that lead to objects of which too little is undamaged.
     pub lost: Vec<UnreadableSlot>,

@@ -223,7 +223,7 @@ impl Slabs {
         block.in_flight += 1;
         slab.is_half_used |= block.free_objects() == block.half;
         let header = (block.written != Some(false)).then(|| {
-            // The operation that posts the header may be dropped, or fail, at any time from now on.
+            // From here on, the operation that posts the header can be dropped or fail at any time.
             block.written = None;
             (block.address, block.header_in_use(owner))
         });
@@ -299,7 +299,7 @@ impl Slabs {
             || self.take_into_use(kind, least, &is_frozen, |b| is_best(b.address)).is_some()
     }
 
-    /// Returns a shortage that the slab has had since the last call. Several shortages take several calls.
+    /// Returns a shortage that the slab has had since the last call. Each call returns one shortage.
     #[inline]
     pub(crate) fn take_shortage(&mut self, kind: SlabKind) -> Option<SlabShortage> {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
@@ -353,7 +353,7 @@ impl Slabs {
         Some(Allocation { address, kind, generation, header })
     }
 
-    /// Whether the block of an object is offered to other sessions, and not taken back yet.
+    /// Whether the block of an object has been offered to other sessions and has not been taken back yet.
     pub(crate) fn is_offered(&self, address: Address) -> bool {
         self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
     }
@@ -456,7 +456,7 @@ impl Slabs {
             || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
-    /// Marks the free bitmaps of all blocks that are not in use as unverified. Returns whether any of them was
+    /// Marks the free bitmaps of all blocks that are not in use as unverified. Returns whether any of these blocks was
     /// verified.
     pub(crate) fn unverify_all(&mut self) -> bool {
         let trusted =

@@ -547,7 +547,7 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
         panic!("no view")
     };
     // The master continues with the stored view, and finds that its memory nodes are absent, so the view changes. Only
-    // the long parts stay as they are.
+    // the long parts of the view do not change.
     let is_whole = |found: &View| {
         found.directory == view.directory && found.subtables.len() == view.subtables.len()
     };

@@ -303,7 +303,7 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         println!("a leader was stopped; {:?} later another one decides", stopped.elapsed());
         assert_eq!(cluster.names(), names);
     }
-    // A master that stopped while it stood by does not keep the next one from leading either.
+    // A master that stopped while it stood by does not keep another master from leading, either.
     let standing = MasterProcess::start_with(&cluster.store, LONG_TTL_S);
     cluster.stands_by(&standing);
     let next = MasterProcess::start_with(&cluster.store, TTL_S);

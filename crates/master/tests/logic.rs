@@ -481,8 +481,8 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
         // The process that the view names, be it the old one or the new one, has reserved all memory in the view.
         let mut members = view.members.iter();
         let Some(member) = members.find(|member| member.control == "node1:1") else {
-            // The view names the old process. The new one serves no cluster and shows no view, which the master noticed
-            // at once.
+            // The view names the old process. The new process serves no cluster and shows no view. The master has
+            // noticed this at once.
             assert!(world.log.iter().any(|line| line.contains("another process is in its place")));
             continue;
         };

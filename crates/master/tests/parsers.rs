@@ -87,8 +87,8 @@ fn mostly_small(random: &mut StdRng, length: usize) -> Vec<u8> {
     (0..length).map(|_| byte(random)).collect()
 }
 
-/// Returns messages of every kind. Checks that there are no more than `kinds` kinds: bytes with another kind form no
-/// message.
+/// Returns messages of every kind. Checks that the messages have no more than `kinds` kinds: bytes with another kind
+/// form no message.
 fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec<Vec<u8>> {
     let mut random = StdRng::seed_from_u64(7);
     let mut found = Vec::new();

@@ -324,8 +324,8 @@ impl MemoryNode {
 /// Makes a pool with its header. Also returns the number of bytes that the pool lends: `bytes`, rounded up to whole
 /// pages.
 fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), NodeStartError> {
-    // A pool of zero bytes is refused by `Pool::new`, so it must not get a header, which would hide the zero. Too
-    // many bytes are refused there as well.
+    // `Pool::new` refuses a pool of zero bytes or of too many bytes. A pool of zero bytes must not get a header, which
+    // would hide the zero from `Pool::new`.
     let lent_bytes = bytes.checked_next_multiple_of(POOL_ALIGN_BYTES).unwrap_or(bytes);
     let header_bytes = if lent_bytes == 0 { 0 } else { first_extent(lent_bytes) };
     let bytes = lent_bytes.saturating_add(header_bytes);
@@ -416,7 +416,7 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
     }
 }
 
-/// The warnings about what keeps a node from its master. A warning is logged once, and again from time to time as
+/// The warnings that a node cannot join or reach its master. A warning is logged once, and again from time to time as
 /// long as its cause lasts.
 #[derive(Default)]
 struct RepeatedWarning {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fusee_core::view::View;
 use fusee_core::view::update::ViewUpdate;
 
-/// The number of views that are kept: those of two changes. Clients are seldom further behind.
+/// The number of earlier views that are kept: two view changes make this many. Clients are seldom further behind.
 const KEPT: usize = 8;
 
 /// Earlier views, and the updates from them to the newest view.

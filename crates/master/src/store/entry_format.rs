@@ -83,7 +83,8 @@ pub fn format() -> Vec<u8> {
     seal(FORMAT_KEY, FORMAT.into())
 }
 
-/// Reads the bytes that [`format()`] returns, or those of an earlier version, which stored only the name.
+/// Reads the format from the bytes that [`format()`] returns, or from the bytes of an earlier version, which stored
+/// only the format's name.
 pub fn read_format(bytes: &[u8]) -> Result<StoreFormat, StoreEntryError> {
     let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|c| c.is_ascii_digit());
     let is_name = |name: &&str| name.strip_prefix(FORMATS).is_some_and(is_number);

@@ -160,7 +160,8 @@ impl Etcd {
                 ))),
             };
         }
-        // Candidates come and go before there is a format, so only keys before and behind their keys are counted.
+        // Candidates come and go before the store has a format, so only the keys before and behind the candidates' keys
+        // are counted.
         let candidates = self.key("election/");
         let around = [
             (self.key("").into_bytes(), candidates.clone().into_bytes()),

@@ -50,7 +50,7 @@ fn fill_up(world: &mut TickCluster, client: ClientId) -> (Vec<usize>, String) {
     panic!("it is never refused");
 }
 
-/// Checks that every replica is where the view says, and that nodes have reserved nothing else.
+/// Checks that every replica is where the view says, and that nodes have reserved room for nothing else.
 fn check_reserved(world: &TickCluster, view: &View) {
     let count =
         |places: &[PoolPlace], node| places.iter().filter(|p| p.node == node).count() as u64;
@@ -670,8 +670,8 @@ fn roomy() -> ClusterSettings {
     ClusterSettings { geometry, ..settings(3, 2, 2) }
 }
 
-/// Asks for regions until there are this many. Each request names the newest view, as sessions do. Returns the number
-/// of steps and of views that this took.
+/// Asks for regions until the view has `regions` regions. Each request names the newest view, as sessions do. Returns
+/// the number of steps and of views that this took.
 fn ask_until_there_are(world: &mut TickCluster, client: ClientId, regions: usize) -> (usize, u64) {
     let begun = world.view().number;
     for steps in 0..600 {

@@ -62,7 +62,7 @@ impl EpochSessions {
     }
 }
 
-/// Returns whether epochs are held back: then at most the epoch that has begun passes.
+/// Returns whether an epoch is held back. If so, at most the epoch that has begun passes.
 fn is_held(sessions: &mut EpochSessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();

@@ -5,7 +5,7 @@
 
 use super::*;
 
-/// The running job works by an older view, so its verbs would mix with those of the change.
+/// The running job works by an older view, so its verbs would mix with the verbs of the view change.
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
     let mut world = TickCluster::formed(settings(3, 2, 2));
@@ -25,7 +25,7 @@ fn a_change_does_not_begin_to_transform_beside_a_job() {
 }
 
 /// A job's report comes after the view has changed again. Not all sessions have acknowledged the newer view yet, so the
-/// report must not end its stage.
+/// report must not end the newer view's stage.
 #[test]
 fn a_report_about_an_older_view_ends_no_stage() {
     let mut world = TickCluster::formed(settings(4, 3, 3));

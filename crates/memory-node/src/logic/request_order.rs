@@ -19,8 +19,8 @@ use fusee_core::verbs::ClientId;
 
 use super::{NodeDecision, NodeEffect, NodeLogic, NodeResult, check_client_id};
 
-/// The largest number of sessions remembered. If there are more, the quarter whose last requests are oldest is
-/// forgotten.
+/// The largest number of sessions whose progress is remembered. If there are more sessions, the quarter of them with
+/// the oldest last requests is forgotten.
 const MAX_SESSIONS: usize = 1 << 16;
 
 /// The progress of the requests of each session, and of each repairer's jobs.

@@ -39,8 +39,8 @@ pub(crate) enum EtcdError {
 }
 
 impl EtcdError {
-    /// Returns whether etcd would refuse the request however often it is sent. A refusal for want of room is such only
-    /// if the request itself is too large.
+    /// Returns whether etcd would refuse the request however often it is sent. A refusal because of a lack of room is
+    /// one only if the request itself is too large.
     pub fn is_hopeless(&self) -> bool {
         let EtcdError::Status(status) = self else { return false };
         match status.code() {
@@ -191,8 +191,8 @@ impl<A> EtcdResponseStream<A> {
     }
 }
 
-/// Makes a request that a member of etcd refuses if it knows no leader: a member that is cut off from the others must
-/// not be trusted with leases.
+/// Makes a request that a member of etcd refuses if it knows no leader: a member of etcd that is cut off from the other
+/// members must not be trusted with leases.
 fn led<Q>(request: Q) -> Request<Q> {
     let mut request = Request::new(request);
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));

@@ -251,7 +251,7 @@ pub(crate) struct LeaseKeepAliveResponse {
     pub ttl_s: i64,
 }
 
-/// A message on a stream of watches; of these, only the creation of a watch is used.
+/// A message on a stream of watches. Of the kinds of such messages, only the creation of a watch is used.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
     #[prost(message, optional, tag = "1")]
