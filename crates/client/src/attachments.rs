@@ -78,8 +78,8 @@ impl Attachments {
         self.gate.client()
     }
 
-    /// Leaves the nodes that the newest view lacks, or all nodes if the session is fenced. Costs two loads if there is
-    /// nothing to leave.
+    /// Leaves the nodes that the newest view lacks, or all nodes if the session is fenced. Costs two loads of memory if
+    /// there is no node to leave.
     pub fn follow(&self) {
         if !self.origin.is_here() {
             return self.gate.expel_in_child();
@@ -109,7 +109,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to new members of a view. Calls `failed` for those that do not answer.
+    /// Attaches to new members of a view. Calls `failed` for each new member that does not answer.
     pub fn adopt(&self, view: &View, failed: impl Fn(MnId)) {
         if self.out.get() || view.number < self.seen.get() {
             return;

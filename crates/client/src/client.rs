@@ -445,7 +445,7 @@ impl Client {
         let answer = {
             let mut driver = self.inner.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(AsyncDriver::is_over) {
-                // The ended driver is detached, because its operations end by themselves, and an async thread must not
+                // The driver that has ended is detached. Its operations end by themselves, and an async thread must not
                 // wait for them.
                 if let Some(over) = driver.take() {
                     over.detach();
@@ -499,7 +499,8 @@ impl fmt::Debug for Client {
 impl Drop for ClientInner {
     fn drop(&mut self) {
         // First the driver ends, which completes the submitted operations; then this thread's session, which hands over
-        // its blocks; then the cluster. Sessions of other threads see by `close` that the client has ended.
+        // its blocks; then the cluster. Sessions of other threads notice by the effect of `close` that the client has
+        // ended.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(take_sessions_of_thread(self.context.number, |_| true));
         self.context.close(self.cluster.is_some());
@@ -507,7 +508,7 @@ impl Drop for ClientInner {
     }
 }
 
-/// Returns the results of `writes` writes. If there was no session, every write gets that error.
+/// Returns the results of `writes` writes. If no session could be opened, every write gets the error of that.
 pub(crate) fn each(
     writes: usize,
     results: Result<Vec<Result<(), WriteError>>, WriteError>,

@@ -265,8 +265,8 @@ impl ClientContext {
         }
     }
 
-    /// Returns control connections to a view's members, and makes those that do not exist yet. Those to members of the
-    /// newest view are kept.
+    /// Returns control connections to a view's members, and makes the connections that do not exist yet. Connections to
+    /// members of the newest view are kept for later calls.
     pub fn node_clients(&self, view: &View) -> NodeClients {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let same = view.members.iter().all(|m| nodes.clients.contains_key(&m.node));
@@ -337,7 +337,7 @@ impl KeeperEnvironment for RpcKeeperEnvironment {
     }
 
     async fn sleep(&self, time: Duration) {
-        // The runtime's timers have a resolution of a millisecond. A shorter wait spins. Such waits are rare: they
+        // The runtime's timers have a resolution of a millisecond. A shorter wait spins. Shorter waits are rare: they
         // occur when an operation is about to end.
         if time >= Duration::from_millis(1) {
             return tokio::time::sleep(time).await;

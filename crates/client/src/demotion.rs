@@ -17,8 +17,8 @@ use crate::survey::FoundPair;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct DemotionOrder {
-    /// The redundancy that pairs get. `None` means that EC-oriented pairs get the code that they are prepared for, and
-    /// others stay as they are.
+    /// The redundancy that pairs get. `None` means that EC-oriented pairs get the erasure code that they are prepared
+    /// for, and that other pairs stay as they are.
     pub to: Option<Redundancy>,
     /// Length of the shortest value that is demoted, in bytes.
     pub min_value_bytes: u64,

@@ -24,7 +24,7 @@ use crate::error::{ErrorFamily, WriteError};
 use crate::logic::SessionGate;
 use crate::session::Session;
 
-/// Limit of operations that a driver runs at once; further ones wait in its queue.
+/// Limit of operations that a driver runs at one time. Further operations wait in the driver's queue.
 const MAX_RUNNING: usize = 256;
 
 type OperationFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -39,7 +39,7 @@ pub(crate) struct AsyncDriver {
 
 #[derive(Default)]
 struct AsyncDriverState {
-    /// Whether the session is lost. Then operations that were submitted go on, but new ones need another driver.
+    /// Whether the session is lost. If it is, submitted operations go on, but new operations need another driver.
     lost: AtomicBool,
     /// The gate of the driver's session, as soon as the session is open.
     gate: OnceLock<Arc<SessionGate>>,
@@ -84,7 +84,7 @@ impl AsyncDriver {
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
-        // Relaxed suffices: a call that does not see the flag yet fails as the call before it has failed.
+        // Relaxed suffices: a call that does not see the flag yet fails like the previous call.
         ended || self.state.lost.load(Ordering::Relaxed) || expelled()
     }
 

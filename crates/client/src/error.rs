@@ -78,7 +78,7 @@ pub enum ConnectError {
          it off, or choose another fabric (Options::with_fabric)"
     )]
     WorkTableOverShm,
-    /// The options name a switch that works on this fabric, but the client uses another one.
+    /// The options name a switch that works only on this fabric, but the client uses another fabric.
     #[error("the switch is for {0}: choose that fabric, or none (Options::with_fabric)")]
     SwitchOfAnotherFabric(FabricKind),
     /// The embedded cluster did not start.
@@ -253,7 +253,7 @@ impl Error {
     }
 }
 
-/// Used by an operation whose thread has no session yet, or has lost its session, and cannot open one.
+/// Makes the error of an operation whose thread has no session, or has lost its session, and cannot open another one.
 impl From<ConnectError> for WriteError {
     fn from(error: ConnectError) -> WriteError {
         match error {

@@ -111,8 +111,8 @@ impl Reactor {
             if Instant::now() >= at || !self.origin.is_here() {
                 return Poll::Ready(());
             }
-            // A future that also waits for other events may be polled many times before the time is over; one timer
-            // suffices.
+            // A future that also waits for other events can be polled many times before the time is over. One timer
+            // suffices for all these polls.
             if known.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                 return Poll::Pending;
             }

@@ -12,8 +12,8 @@ use fusee_auth::Keyring;
 use fusee_core::view::Member;
 use fusee_fabric::{FabricKind, check_shm_access};
 
-/// The fabric of a client. `refused` is the reason why that is not shared memory although all members lend it on this
-/// host.
+/// The fabric of a client. `refused` is the reason why the fabric is not shared memory, although all members lend their
+/// pools on this host.
 #[derive(Debug)]
 pub(crate) struct SelectedFabric {
     pub kind: FabricKind,
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(here.kind, FabricKind::Tcp);
         let refused = here.refused.unwrap();
         assert!(refused.contains("mn3") && refused.contains("/nowhere/socket"), "{refused}");
-        // A member on another host, one with a host name, and one without shared memory.
+        // The cases are a member on another host, a member with a host name, and a member without shared memory.
         for (control, shm) in [
             ("192.0.2.77:7401", Some("/nowhere/socket")),
             ("store-1:7401", Some("/nowhere/socket")),

@@ -74,8 +74,8 @@ struct SessionParts {
     lost: Cell<bool>,
     /// Whether the session's thread runs one of its futures in [`Session::block_on`].
     is_running: Cell<bool>,
-    /// Whether the innermost [`Session::block_on`] was called while an outer one had other operations under way. New
-    /// operations then fail, because those outer operations cannot go on.
+    /// Whether the innermost [`Session::block_on`] was called while an outer `block_on` had other operations under way.
+    /// If so, new operations fail, because the outer operations cannot go on.
     is_held: Cell<bool>,
     /// Keeps an embedded cluster alive. `None` in sessions that a client opens for blocking calls.
     _keep_alive: Option<KeepAlive>,
@@ -83,7 +83,8 @@ struct SessionParts {
 
 impl Session {
     /// Opens a session. A session can be fenced before it has begun, because this thread or the master got no processor
-    /// time; then opens another one, until [`Options::connect_timeout`](crate::Options::connect_timeout) has passed.
+    /// time. If so, opens another session, until [`Options::connect_timeout`](crate::Options::connect_timeout) has
+    /// passed.
     pub(crate) fn open(
         shared: &Arc<ClientContext>,
         keep_alive: Option<KeepAlive>,
@@ -107,8 +108,8 @@ impl Session {
     ) -> Result<Session, ConnectError> {
         let gate = shared.open_session()?;
         let client = gate.client();
-        // The keeper learns of the session before it attaches: attaching takes time, and without heartbeats the master
-        // would take the session for dead.
+        // The keeper learns of the session before the session attaches to memory nodes. Attaching takes time, and
+        // without heartbeats the master would take the session for dead.
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
@@ -521,8 +522,8 @@ impl Session {
         )
     }
 
-    /// Makes a pair that [`Admin::find_pairs`](crate::Admin::find_pairs) has found erasure-coded, if its slot still
-    /// leads to it.
+    /// Gives an erasure code to a pair that [`Admin::find_pairs`](crate::Admin::find_pairs) has found, if its slot
+    /// still leads to the pair.
     pub(crate) async fn demote(
         &self,
         pair: &FoundPair,

@@ -60,7 +60,7 @@ pub struct SessionHeartbeat {
     pub transitions: Transitions,
     /// Counts of the session's operations since it began.
     pub work: SessionWork,
-    /// Whether the session, by what it is doing now, may soon free memory or hand blocks on.
+    /// Whether the session will possibly free memory or hand on blocks soon, because of what it is doing now.
     pub stirs: bool,
 }
 
@@ -166,7 +166,8 @@ pub enum MasterRequest {
         newer_than: u64,
         /// The epochs that the process knows.
         known: ClusterEpochs,
-        /// Whether the process waits for epochs to pass. Then the answer is not held when there are newer ones.
+        /// Whether the process waits for epochs to pass. If it does, the master does not hold the answer when there are
+        /// newer epochs.
         reclaims: bool,
         /// The last call for memory that the process has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
         acked: u64,
@@ -311,7 +312,7 @@ pub enum MasterReply {
     /// The answer to `Alive` if the cluster goes on without this node. The node is allowed to join again, empty and
     /// with another identity.
     Expelled,
-    /// The answer to `Alive` if the node has been drained. It holds nothing any more, and should end.
+    /// The answer to `Alive` if the node has been drained. The node holds nothing any more, and should end.
     Drained,
     /// The answer to `Alive` for a node that the master does not know: either the node never joined this cluster, or
     /// the master was started on a store that is older than the node's membership.
@@ -348,7 +349,7 @@ pub enum MasterReply {
         /// or the store was replaced.
         newest: u64,
     },
-    /// The request has been carried out, by this message or by an earlier repetition of it.
+    /// The request has been carried out, by this message or by an earlier copy of it.
     Done,
     /// The cluster is still forming. The sender should ask again.
     NotReady {
@@ -368,8 +369,8 @@ pub enum MasterReply {
     /// An answer to `Split`: the subtable cannot be split again, because the index has its greatest depth there
     /// ([`View::deepest`](fusee_core::view::View::deepest)). Too many of its keys have the same hash bits.
     TooDeep,
-    /// An answer to `MoreRoom`: no region is added until there is a memory node for the missing replicas. To ask again
-    /// at once is useless.
+    /// An answer to `MoreRoom`: no region is added until there is a memory node for the missing replicas. It is useless
+    /// to ask again at once.
     Degraded {
         /// A text that names the missing replicas, and gives advice.
         reason: String,
@@ -451,7 +452,7 @@ pub struct Status {
     pub no_region: Option<String>,
 }
 
-/// Results of the scrubber since the master started. The scrubber also reads memory that no client may ever read.
+/// Results of the scrubber since the master started. The scrubber also reads memory that possibly no client ever reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
     /// Number of complete passes over the index and all objects that it leads to.

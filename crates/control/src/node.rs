@@ -35,8 +35,8 @@ pub struct BlockId {
     pub block: u32,
 }
 
-/// A bar that one member has set against another: sessions without a valid lease must no longer rely on the barred
-/// member. See `docs/decisions/0030-reads-without-a-master.md`.
+/// A bar that one member has set against another member: sessions without a valid lease must no longer rely on the
+/// barred member. See `docs/decisions/0030-reads-without-a-master.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bar {
     /// The barred member.
@@ -48,7 +48,8 @@ pub struct Bar {
 /// All bars in one member's pool header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberBars {
-    /// A number that grows with every change of the bars, and so tells which of two answers is the later one.
+    /// A number that grows with every change of the bars, so that it tells which of two answers with bars is the later
+    /// one.
     pub changes: u64,
     /// The bars, at most [`MAX_BARS`](fusee_core::layout::MAX_BARS) of them.
     pub bars: Vec<Bar>,
@@ -273,8 +274,8 @@ pub enum JobRequest {
         /// The number of the region.
         region: u32,
     },
-    /// Sets the owners of all blocks of a region whose primary is another node, as another replica has them. Used for a
-    /// new replica before the view contains it. Answer: `Done`.
+    /// Sets the owners of all blocks of a region whose primary is another node, copied from another replica's block
+    /// table. Used for a new replica before the view contains the replica. Answer: `Done`.
     SetOwners {
         /// The number of the region.
         region: u32,
@@ -301,8 +302,8 @@ pub enum JobRequest {
     /// Makes this node the primary of these regions, so that it hands out their free blocks. It remains the primary of
     /// other regions. Answer: `Done`.
     Lead {
-        /// The regions. A region that was reserved for a later view is skipped, because this request is then a late
-        /// one.
+        /// The regions. A region that was reserved for a later view is skipped, because the request is late in this
+        /// case.
         regions: Vec<u32>,
         /// The number of the view in which the node is the primary of these regions.
         view: u64,
@@ -407,7 +408,7 @@ pub enum NodeReply {
     },
     /// The answer to `StandAt` and `Unbar`.
     Bars(MemberBars),
-    /// The request has been carried out, by this message or by an earlier repetition of it.
+    /// The request has been carried out, by this message or by an earlier copy of it.
     Done,
     /// The request is refused.
     Refused(NodeRefusal),

@@ -64,8 +64,8 @@ impl Allocation {
 pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// The largest number of blocks of a slab that are in use together.
 pub const IN_USE_TOGETHER: usize = 8;
-/// A slab that is new, or has searched for a better block in vain, searches again when it has allocated 1 /
-/// `CONTENT_FOR` of the objects of a block.
+/// A slab that is new, or has searched for a better block in vain, searches again when it has allocated as many objects
+/// as 1 / `CONTENT_FOR` of a block.
 const CONTENT_FOR: u32 = 8;
 /// The least number of objects that a slab allocates before it searches for a better block again.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
@@ -486,8 +486,8 @@ impl Slabs {
         }
     }
 
-    /// Ends the writing of a `held` block's header that says that the block is sealed. If `is_sure`, the header says so
-    /// on all replicas; otherwise it may say so on some.
+    /// Ends the writing of a `held` block's header that says that the block is sealed. If `is_sure`, the header says
+    /// *sealed* on all replicas; otherwise it possibly says so on some replicas.
     pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;

@@ -92,7 +92,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Adds the findings of another process. They are untrusted, so the sums do not overflow.
+    /// Adds the findings of another process. The numbers are untrusted, so the sums saturate instead of overflowing.
     pub fn add(&mut self, other: Damage) {
         self.found = self.found.saturating_add(other.found);
         self.repaired = self.repaired.saturating_add(other.repaired);
@@ -192,7 +192,7 @@ impl Stats {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to the counter. Only one thread at a time is allowed to call this.
+    /// Adds to the counter. Only one thread at a time is allowed to call this function.
     #[inline]
     pub fn add(&self, n: u64) {
         // Relaxed is enough: there is one writer, and nothing depends on the values that other threads read.
@@ -303,7 +303,7 @@ impl Counters {
     }
 }
 
-/// The work of sessions, as reported to the master. It is shown to people; nothing else depends on it.
+/// The work of sessions, as reported to the master. It is only shown to operators: no decision depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionWork {
     /// The number of operations of each [`OpKind`].
@@ -325,7 +325,7 @@ pub struct SessionWork {
 }
 
 impl SessionWork {
-    /// Adds the work of another process. Its numbers are untrusted, so the sums do not overflow.
+    /// Adds the work of another process. The numbers are untrusted, so the sums saturate instead of overflowing.
     pub fn add(&mut self, other: &SessionWork) {
         self.combine(other, u64::saturating_add);
     }

@@ -25,7 +25,8 @@ use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of a memory node within one cluster. It is never reused: a node that comes back gets a new name.
+/// The name of a memory node within one cluster. The name of a former member is never reused: a node that comes back
+/// gets a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MnId(pub u16);
 
@@ -314,7 +315,8 @@ impl VerbBatch {
         self.bytes.len()
     }
 
-    /// Reserves `len` bytes of the batch's memory, 64-byte aligned. They still contain old bytes of this batch.
+    /// Reserves `len` bytes of the batch's memory, 64-byte aligned. The reserved memory still contains old bytes of
+    /// this batch.
     #[inline]
     pub fn stage(&mut self, len: u32) -> Span {
         let start = self.used.next_multiple_of(ALIGN);
@@ -359,7 +361,8 @@ impl VerbBatch {
         ticket
     }
 
-    /// Stages bytes that are computed from earlier ones: `make` gets all bytes staged before, and those to fill.
+    /// Stages bytes that are computed from bytes staged earlier: `make` gets all bytes staged before, and the bytes to
+    /// fill.
     pub(crate) fn stage_from<T>(
         &mut self,
         len: u32,
@@ -523,8 +526,8 @@ pub trait Fabric {
         false
     }
 
-    /// Announces a verb at this place. If the session's own processor executes verbs, this prefetches the cache line;
-    /// otherwise it does nothing.
+    /// Announces a verb at this place. If the session's own processor executes verbs, prefetches the cache line;
+    /// otherwise does nothing.
     #[inline]
     fn prefetch(&self, _node: MnId, _offset: u64) {}
 }

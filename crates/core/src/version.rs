@@ -29,7 +29,7 @@ pub enum ConnectionEnd {
     Server,
 }
 
-/// The mismatch of two programs that do not understand each other. Its text says which one is too old.
+/// The mismatch of two programs that do not understand each other. The error's text says which program is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionError {
     /// The name of the protocol or layout.

@@ -50,7 +50,7 @@ struct BarredPrimary {
     is_asked: bool,
     /// The time at which to ask the members again that do not bar the primary yet.
     again: Duration,
-    /// The time at which more than half of all members barred the primary, as this session first saw it.
+    /// The time at which this session first saw that more than half of all members bar the primary.
     since: Option<Duration>,
 }
 
@@ -96,7 +96,7 @@ impl RequestedBars {
         self.state.borrow().view > view
     }
 
-    /// Asks the members that do not bar `node` yet to do so, if it is time to ask; see `Views::bar`. `lease` is the
+    /// Asks the members that do not bar `node` yet to bar it, if it is time to ask; see `Views::bar`. `lease` is the
     /// longest lease that the session has been told.
     pub async fn bar(
         &self,
@@ -106,8 +106,8 @@ impl RequestedBars {
         view: &Arc<View>,
         lease: Duration,
     ) -> Option<Vec<MnId>> {
-        // With fewer than three members, those other than `node` are no majority: their bars would only keep other
-        // sessions from reading the primary.
+        // In a view of fewer than three members, the members other than `node` are no majority. Their bars would only
+        // keep other sessions from reading the primary.
         if self.is_of_later(view.number) || view.members.len() < 3 {
             return None;
         }

@@ -54,7 +54,7 @@ const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// Pause before all memory nodes are asked again after the master has promised a region. The region comes with a newer
 /// view, which ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// After the master has not answered, number of requests for blocks for which it is not asked.
+/// Number of requests for blocks for which the master is not asked after it has failed to answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
 /// objects were allocated once) before it has asked the pool.
@@ -80,15 +80,17 @@ pub(super) struct BlockSource<E> {
     unconfirmed: RefCell<BTreeSet<BlockId>>,
     /// Blocks that the session is returning.
     returning: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were granted to the session, and that it has neither given back nor handed on.
+    /// Blocks that were granted to the session, and that the session has neither given back nor handed on.
     held: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that the session has handed on. The tables name this session until another session has taken them over.
+    /// Blocks that the session has handed on. The block tables name this session as their owner until another session
+    /// has taken the blocks over.
     handed_on: RefCell<BTreeSet<BlockId>>,
-    /// Orphaned blocks that the session has begun to take over; the takeover may have taken effect.
+    /// Orphaned blocks that the session has begun to take over. The takeover has possibly taken effect already.
     adopting: RefCell<BTreeMap<BlockId, OrphanGrant>>,
     /// Number of running requests for blocks.
     asking: Cell<u32>,
-    /// Number of running requests to the pool. Such a request may have been granted a block that is not in `held` yet.
+    /// Number of running requests to the pool. The node has possibly granted such a request a block that is not in
+    /// `held` yet.
     allocating: Cell<u32>,
     /// Number of running takeovers of blocks that the tables may already show as this session's.
     taking_back: Cell<u32>,
@@ -110,13 +112,13 @@ pub(super) struct BlockSource<E> {
     region_comes: Cell<bool>,
     /// The master's reason, if it last refused a region because the cluster is degraded; else `None`.
     degraded: RefCell<Option<String>>,
-    /// Whether sessions lend each other blocks of log objects: the pool had no block at the last request, other than
-    /// those kept back for DELETEs; or a DELETE got an orphaned block.
+    /// Whether sessions lend each other blocks of log objects. They do so if the pool, at the last request, had no
+    /// block except those kept back for DELETEs, or if a DELETE got an orphaned block.
     lends: Cell<bool>,
     /// For each kind of slab, the call for memory that a request waits for ([`MasterReply::Called`]).
     calls: RefCell<BTreeMap<SlabKind, u64>>,
-    /// Whether the tables may name this session as the owner of blocks that it does not know, because an answer was
-    /// lost or a grant was turned down.
+    /// Whether the block tables possibly name this session as the owner of blocks of which it does not know, because an
+    /// answer was lost or a grant was turned down.
     missed: Cell<bool>,
 }
 
@@ -156,7 +158,8 @@ impl Drop for RunningCountGuard<'_> {
     }
 }
 
-/// A running request for a block, and whether it was answered. If it is dropped before that, an answer may be missed.
+/// A running request for a block, and whether it was answered. If the guard is dropped before the answer came, the
+/// session possibly misses a grant.
 struct BlockRequestGuard<'b, E: Environment>(&'b BlockSource<E>, bool);
 
 impl<E: Environment> BlockRequestGuard<'_, E> {
@@ -367,8 +370,8 @@ impl<E: Environment> BlockSource<E> {
     /// Returns a missed block, if there is one: the tables name this session as its owner, but the answer that granted
     /// it was lost.
     async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
-        // If another request for a block is running, a block that the tables show may be the one that this request is
-        // about to get.
+        // If another request for a block is running, a block that the tables show is possibly the block that the other
+        // request is about to get.
         let is_beside = self.asking.get() > 1 && !removed(Mutant::MissedBesideGrants);
         if !self.missed.get() || is_beside {
             return None;
@@ -405,8 +408,8 @@ impl<E: Environment> BlockSource<E> {
             }
         }
         let block = found?;
-        // The tables may show further missed blocks. And if another request has begun during this search, this block
-        // may be the one that it is about to get.
+        // The tables may show further missed blocks. And if another request has begun during this search, the block
+        // found is possibly the block that the other request is about to get.
         self.missed.set(true);
         if self.asked.get() != asked && !removed(Mutant::MissedBesideGrants) {
             return None;
@@ -464,7 +467,8 @@ impl<E: Environment> BlockSource<E> {
         let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
-        // Any class will do: a missed block of the pool has none yet, and its next owner may find that it is empty.
+        // Any size class will do: a missed block of the pool has no class yet, and its next owner finds out that the
+        // block is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
         let kind = SlabKind { redundancy: Redundancy::Replicated, class };
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
@@ -502,7 +506,8 @@ impl<E: Environment> BlockSource<E> {
         true
     }
 
-    /// Sends ALLOC to one memory node after the other, until a block is recorded on all of its replicas.
+    /// Sends ALLOC to one memory node after the other, until one has granted a block and all replicas of the block's
+    /// table name this session as the owner.
     async fn allocate(
         &self,
         redundancy: Redundancy,
@@ -535,8 +540,8 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Sends ALLOC to one memory node. Returns `None` if the node has no free block, and `Err` with the reason if it
-    /// may have one later.
+    /// Sends ALLOC to one memory node. Returns `None` if the node has no free block, and `Err` with the reason if the
+    /// node possibly has one later.
     async fn allocate_at(
         &self,
         node: MnId,
@@ -640,7 +645,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Returns the pause before memory nodes are asked again. After the master has promised a region, one pause is
+    /// Returns the pause before memory nodes are asked again. The first pause after the master has promised a region is
     /// longer.
     pub fn patience(&self) -> Duration {
         if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }

@@ -35,8 +35,8 @@ const MIN_ACCESSES: u16 = 4;
 /// Number of a key's accesses at which its counters are halved, so that old behaviour fades and the counters never
 /// overflow.
 const MAX_ACCESSES: u16 = 1 << 15;
-/// Number of keys seen again from which the share of changed ones is significant, and number at which both counters are
-/// halved.
+/// Least number of keys seen again for which the share of changed keys is significant, and the number at which both
+/// counters are halved.
 const MIN_AGAIN: u32 = 16;
 const MAX_AGAIN: u32 = 1 << 12;
 /// Number of places for entries in the smallest table.
@@ -46,7 +46,7 @@ const MIN_PLACES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CachePlaceState {
     Free,
-    /// The place has a key that was not used after the hand passed it, or never.
+    /// The place has a key that was not used since the CLOCK hand passed the place, or was never used.
     Passed,
     /// The place has a key that was used after the CLOCK hand passed the place.
     Used,
@@ -90,7 +90,8 @@ impl IndexCacheEntry {
 pub struct CacheStats {
     /// Lookups of a key in the cache, by reads, updates, deletes and puts.
     pub accesses: u64,
-    /// Accesses that got a hint. The others had to read the index, because the key was bypassed or not in the cache.
+    /// Accesses that got a hint. All other accesses had to read the index, because the key was bypassed or not in the
+    /// cache.
     pub hints: u64,
     /// Hints that were wrong. Each caused a useless READ of an object.
     pub wrong: u64,
@@ -192,7 +193,8 @@ impl IndexCache {
         self.counters.stats()
     }
 
-    /// Returns the reference to the counters, which each session replaces by its own before it uses a shared cache.
+    /// Returns the reference to the cache's counters. Before a session uses a shared cache, it replaces them by its own
+    /// counters.
     pub(super) fn counters(&mut self) -> &mut Arc<CacheCounters> {
         &mut self.counters
     }
@@ -211,7 +213,7 @@ impl IndexCache {
     }
 
     /// Counts an access, and returns the key's hint. A bypassed key has no hint; but if `asked` returns true, the
-    /// caller can use doubted hints, and gets one.
+    /// caller can use doubted hints, and gets the key's hint as a doubted one.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         let Some(at) = self.find(key.hash()) else {
             self.counters.unknown.add(1);
@@ -286,8 +288,8 @@ impl IndexCache {
         all >= MIN_AGAIN && wrong as f32 > self.threshold * all as f32
     }
 
-    /// Counts a hint as wrong, if it was wrong. A doubted hint does not count in the statistics, because it caused no
-    /// useless READ.
+    /// Counts the key's hint as wrong if `wrong` is true. A doubted hint does not count in the statistics, because it
+    /// caused no useless READ.
     fn count_wrong(&mut self, key: &Key<'_>, hint: Option<Hint>, wrong: bool) {
         if !wrong {
             return;

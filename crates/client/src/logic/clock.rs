@@ -57,7 +57,7 @@ impl OperationClocks {
         clock.end.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Runs an operation with a clock of its own, or with the enclosing deadline if there is one.
+    /// Runs an operation with a new clock, or with the clock of the enclosing deadline if there is one.
     pub async fn timed<F: Future>(&self, operation: Pin<&mut F>) -> F::Output {
         let own = OperationClock { end: OperationClock::IDLE, is_deadline: false };
         let clock = self.polled.get().filter(|outer| outer.is_deadline).unwrap_or(own);
@@ -84,7 +84,8 @@ impl OperationClocks {
     }
 }
 
-/// One poll of an operation. Its drop, even by a panic, makes the clock of the enclosing operation current again.
+/// One poll of an operation. Dropping the guard, even by a panic, makes the clock of the enclosing operation current
+/// again.
 struct ClockScope<'c> {
     clocks: &'c OperationClocks,
     clock: &'c mut OperationClock,

@@ -40,8 +40,8 @@ pub trait Environment {
         deadline: Duration,
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
 
-    /// Adopts a newer view. From now on verbs and requests reach the members of that view, and those to other nodes end
-    /// soon.
+    /// Adopts a newer view. From now on, verbs and requests reach the members of that view, and verbs and requests to
+    /// other nodes end soon.
     fn adopt(&self, view: &View);
 
     /// Records the beginning of an operation; see [`Epochs::note_pinned`](fusee_core::host::Epochs::note_pinned).

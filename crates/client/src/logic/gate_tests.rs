@@ -78,7 +78,8 @@ fn what_waits_for_long_is_revoked_and_never_marked() {
     assert!(gate.freed.may_set_free(), "that was freed since");
 }
 
-/// If these objects were revoked, a comparison would take them for garbage, and set their bits a second time.
+/// If objects were revoked while the session sets their free bits, a comparison would take them for garbage and set
+/// their bits a second time.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
@@ -107,8 +108,8 @@ fn a_mark_has_passed_when_a_later_question_has() {
     assert!(gate.questions.is_settled(mark));
 }
 
-/// A session that is short of memory is allowed to ask again as long as the heartbeat of some session says that it
-/// stirs.
+/// A session that is short of memory is allowed to ask again as long as the heartbeat of some session says that the
+/// session possibly frees memory soon (`stirs`).
 #[test]
 fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     let gate = gate();

@@ -60,8 +60,8 @@ use super::SessionGate;
 /// First and longest pause between checks whether all sessions have acknowledged a view.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Limit of questions whose epochs are remembered until they have passed. When there are more, the oldest is forgotten,
-/// and its marks pass with a later question.
+/// Limit of questions whose epochs are remembered until they have passed. If there are more, the oldest question is
+/// forgotten, and its marks pass with a later question.
 const MAX_MARKS: usize = 256;
 /// Limit of waits for the offers of sessions that look for memory themselves. After that, the keeper acknowledges a
 /// call without these offers.
@@ -70,7 +70,8 @@ const MOST_WAITS: u32 = 4;
 /// The times for which the keeper waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeeperTiming {
-    /// Longest wait for an answer. It is longer than the master holds an answer, which is a quarter of the lease.
+    /// Longest wait for an answer. The master holds an answer back for up to a quarter of the lease, which is less than
+    /// this wait.
     pub deadline: Duration,
     /// Time between two questions, if there is nothing to tell and the master does not hold its answers.
     pub pace: Duration,
@@ -116,7 +117,7 @@ pub trait KeeperEnvironment {
     /// Waits for `time`.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Sends a request to the master. If the future is dropped, the request may still take effect.
+    /// Sends a request to the master. If the future is dropped, the request can still take effect.
     fn ask_master(
         &self,
         request: MasterRequest,
@@ -261,8 +262,8 @@ impl Keeper {
         self.changed.wake();
     }
 
-    /// Removes a session that ends, so that it is not named any more. Must be called before the master hears of the
-    /// end.
+    /// Removes a session that ends, so that heartbeats do not name it any more. Must be called before the master hears
+    /// of the end.
     pub fn close(&self, client: ClientId) {
         // Removing the session causes no question, because the session itself tells the master.
         self.state().gates.retain(|gate| gate.client() != client);
@@ -287,7 +288,8 @@ impl Keeper {
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
             let mut pace = pin!(outside.sleep(pace));
             let mut paced = false;
-            // The pause runs concurrently with the question, so it is over when a held answer arrives.
+            // The pause runs concurrently with the question, so it is over when an answer arrives that the master has
+            // held back.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
                 match asking.as_mut().poll(context) {

@@ -59,7 +59,7 @@ impl<R> PendingCalls<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a call. Returns the sender for its outcome, if the call was still waiting.
+    /// Ends a call. Returns the sender for the call's outcome, if the call was still waiting.
     fn end(&self, id: u64) -> Option<oneshot::Sender<Result<R, CallFailure>>> {
         let mut state = self.state();
         state.idle_since = Instant::now();
@@ -83,7 +83,8 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
             if let Err(error) = carry(stream, codes, unwritten, &calls).await {
                 tracing::debug!(addr = %calls.addr, %error, "control connection broke");
             }
-            // The stream is closed before any caller sees this, and so before it connects again.
+            // The stream is closed before any caller sees that the connection has ended, so before a caller connects
+            // again.
             calls.state().waiting = None;
         });
         connection

@@ -207,8 +207,8 @@ mod tests {
             let mut bytes = cancel(1, codes);
             bytes[at] ^= 1;
             bytes.extend_from_slice(&[0; 1 << 10]);
-            // If the change made the length longer, the reader waits for more bytes, or takes some of the zeros; if it
-            // made it shorter, the code is wrong.
+            // If the change made the length longer, the reader waits for more bytes, or takes some of the zeros. If the
+            // change made the length shorter, the code is wrong.
             let come = server.receives(&bytes);
             assert!(!matches!(come, Ok(Some(_))), "byte {at}");
         }

@@ -248,7 +248,8 @@ pub(super) async fn ask(
 
 /// Tells a client that it speaks TLS and the server does not, or the reverse.
 async fn other_way(stream: &mut RpcStream, role: Role, wants: u8) -> Result<(), HelloError> {
-    // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are read.
+    // If bytes are unread when a connection is closed, data that was sent before can be lost. So the unread bytes are
+    // read here.
     let _nothing = stream.socket().try_read(&mut [0; 4096]);
     send(stream, &[&encode(role, wants), &[0; BYTES], &[0; BYTES]]).await
 }
@@ -274,8 +275,8 @@ pub(super) async fn answer(
             // A client of another version is told the version of this server.
             if hello.starts_with(MAGIC) {
                 send(stream, &[&encode(role, 0)]).await?;
-                // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are
-                // read.
+                // If bytes are unread when a connection is closed, data that was sent before can be lost. So the unread
+                // bytes are read here.
                 let _rest = timeout(HELLO_TIMEOUT, stream.read(&mut [0; BYTES])).await;
             }
             return Err(HelloError::UnexpectedPeer(what));

@@ -115,8 +115,8 @@ impl MasterClient {
         self.masters.first().addr().to_owned()
     }
 
-    /// Asks masters until a leader has taken the request; only one master executes it. Dropping the future does not
-    /// take the request back.
+    /// Asks masters until a leader has taken the request. Only one master executes the request. Dropping the future
+    /// does not take it back.
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         let masters = Arc::clone(&self.masters);
         let deadline = self.deadline;
@@ -148,7 +148,7 @@ impl MasterClient {
 }
 
 impl From<One> for MasterClient {
-    /// Makes a client of the one master of this connection, for example of a master in the same process.
+    /// Makes a client of the only master to which this connection leads, for example of a master in the same process.
     fn from(one: One) -> MasterClient {
         MasterClient::of(one.addr().to_owned(), vec![one])
     }
@@ -299,8 +299,8 @@ impl MasterList {
         }
     }
 
-    /// Returns all masters in the order in which to ask them: the list, rotated so that it begins with the one to ask
-    /// first.
+    /// Returns all masters in the order in which to ask them: the list, rotated so that it begins with the master to
+    /// ask first.
     fn in_order(&self) -> VecDeque<One> {
         let first = self.first();
         let mut order: VecDeque<One> = self.listed.iter().cloned().collect();

@@ -1,5 +1,5 @@
-//! Headers and free bitmaps of blocks. They are the same in every scheme: each of the region's places has the header,
-//! and only the bitmap on the primary is valid.
+//! Headers and free bitmaps of blocks, which are the same in every scheme: each place of the region has the block's
+//! header, and only the bitmap on the primary is valid.
 
 use alloc::vec::Vec;
 

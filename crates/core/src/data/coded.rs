@@ -260,8 +260,7 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    // Parity may be left from a much earlier life of the object, with an identity that has come back by
-                    // now.
+                    // Parity is possibly left from a much earlier use of the object whose identity has recurred by now.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
                     return Err(if proves { FetchResult::OtherKey } else { FetchResult::Stale });
                 }

@@ -140,7 +140,7 @@ impl ObjectLocation<'_> {
         let k = columns.coding().k();
         let copies = self.copies();
         // Data chunks come first. Parity chunks are read only where they are written with each object, because
-        // otherwise they may be left from an earlier life.
+        // otherwise they are possibly left from an earlier use of the object.
         let mut order: PerPlace<(u8, PoolPlace)> =
             columns.chunks().iter().copied().zip(self.copy_words(word)).collect();
         order.retain(|(chunk, _)| usize::from(*chunk) < k || !columns.may_lack_parity());

@@ -108,7 +108,7 @@ pub enum Scheme {
 pub enum SinglePlaceUse {
     /// Copies of EC-oriented objects, on this node. The region is given up when the node is lost or drained.
     Copies(MnId),
-    /// Pairs without redundancy, on any node. If they are lost, the node that they were lost with.
+    /// Pairs without redundancy, on any node. If the pairs are lost, contains the node with which they were lost.
     Pairs(Option<MnId>),
 }
 
@@ -129,8 +129,8 @@ pub struct Region {
     scheme: Scheme,
     /// The start of the region on each of its memory nodes, the primary first.
     places: Vec<PoolPlace>,
-    /// The number of the view since which the first place is the first. When a place becomes the first, its free
-    /// bitmaps are all zeros.
+    /// The number of the view since which the region's first place is the first. When a place becomes the first, its
+    /// free bitmaps are all zeros.
     primary_since: u64,
 }
 
@@ -141,7 +141,8 @@ impl Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
-    /// Returns a region for objects of this redundancy, with all its places; otherwise like [`Region::replicated`].
+    /// Returns a region for objects of this redundancy, with all its places. Apart from the redundancy, like
+    /// [`Region::replicated`].
     pub fn new(redundancy: Redundancy, places: Vec<PoolPlace>, primary_since: u64) -> Region {
         let scheme = match redundancy {
             Redundancy::Replicated => Scheme::Replicated,
@@ -276,8 +277,8 @@ impl Region {
         self.places.get(1..).unwrap_or_default()
     }
 
-    /// Returns the number of the view since which the first place is the first. When a place becomes the first, its
-    /// free bitmaps are all zeros.
+    /// Returns the number of the view since which the region's first place is the first. When a place becomes the
+    /// first, its free bitmaps are all zeros.
     #[inline]
     pub fn primary_since(&self) -> u64 {
         self.primary_since
@@ -367,8 +368,8 @@ impl Region {
         BlockLocation::new(self, offset)
     }
 
-    /// Fills a place that is to join the region, from the region's present places. The new place replaces the leaving
-    /// one, if a place leaves. No session writes objects there while this runs.
+    /// Fills a place that is to join the region, from the region's present places. If a place leaves the region, the
+    /// new place replaces it. No session writes objects there while this runs.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
@@ -665,8 +666,8 @@ impl ObjectReadResult {
         coded::mend_by_copy(batch, columns.coding(), &pair, turn, copies, damaged, chunk.len);
     }
 
-    /// Posts WRITEs over the damaged parts, unless too little is left to make them from. Returns the number of bytes
-    /// written.
+    /// Posts WRITEs over the damaged replicas or chunks, unless too little of the object is left to restore them.
+    /// Returns the number of bytes written.
     pub(crate) fn mend(&self, batch: &mut VerbBatch) -> u64 {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {

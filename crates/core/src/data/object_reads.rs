@@ -109,8 +109,8 @@ impl ObjectReads {
         if self.is_oriented { word.object_identity().first_turn() } else { word.object_identity() }
     }
 
-    /// Whether the place of this READ has to have its part of the object, which is not so for parity that may be
-    /// lacking.
+    /// Whether the place of this READ must have its part of the object. Parity that the object is allowed to lack need
+    /// not be there.
     pub(super) fn is_due(&self, read: &PlaceRead) -> bool {
         let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
         !(is_parity && self.may_lack_parity)
@@ -167,7 +167,7 @@ impl ObjectReads {
 pub(crate) struct ObjectReadResult {
     /// The whole object, if enough of its replicas or chunks are undamaged.
     pub whole: Option<WholeObject>,
-    /// The bytes of a good replica or chunk, if there is one, and those of the pair's key in it.
+    /// The bytes of an undamaged replica or chunk, if there is one, and the bytes of the pair's key in it.
     pub part: Option<(Span, Span)>,
     /// The places where the object is damaged, and what was read there.
     pub(super) damaged: PerPlace<PlaceRead>,

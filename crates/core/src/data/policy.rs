@@ -53,7 +53,7 @@ pub enum PolicyError {
         /// The number of rules.
         rules: usize,
     },
-    /// The lengths of the rules do not increase, so it is not clear which rule applies.
+    /// The lengths at which the rules begin do not increase from rule to rule, so it is not clear which rule applies.
     #[error(
         "redundancy.rules[{rule}].from is {from}, and the rule before begins at {before}; each must be larger than the \
          one before"
@@ -175,7 +175,7 @@ pub struct Transitions {
 }
 
 impl Transitions {
-    /// Adds the numbers of another process. They are untrusted, so the sums do not overflow.
+    /// Adds the numbers of another process. They are untrusted, so the sums saturate instead of overflowing.
     pub fn add(&mut self, other: Transitions) {
         let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
         add(&mut self.demoted_pairs, other.demoted_pairs);
@@ -238,7 +238,8 @@ impl RedundancyRules {
         rules
     }
 
-    /// Returns rules for values of at least these lengths, which have to increase; shorter values get the default.
+    /// Returns rules for values of at least the given lengths, which have to increase. Values shorter than all these
+    /// lengths get the default redundancy.
     pub fn new(default: Redundancy, by_size: &[SizeRule]) -> Result<RedundancyRules, PolicyError> {
         let mut rules = RedundancyRules { default, ..RedundancyRules::replicated() };
         if by_size.len() > MAX_RULES {

@@ -49,7 +49,8 @@ pub struct Orientation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrientationError {
-    /// Objects have no room for the addresses of so many copies, or there would be no second replica.
+    /// With this number of replicas, objects have no room for the addresses of all copies, or there is no second
+    /// replica.
     #[error(
         "no EC-oriented replication has {replicas} replicas: it has {LEAST_REPLICAS} to {MOST_REPLICAS}; use one of \
          these, or `replicated`"
@@ -194,7 +195,8 @@ impl FromStr for Redundancy {
     }
 }
 
-/// The smallest payload of coded pairs. With smaller ones, the headers of chunks would cost more than coding saves.
+/// The smallest payload of a chunk, in bytes. With smaller payloads, the headers of chunks would cost more than coding
+/// saves.
 pub const MIN_PAYLOAD_BYTES: usize = 256;
 /// The smallest ratio of a chunk's payload to the key, which every chunk contains.
 pub const MIN_PAYLOADS_PER_KEY: usize = 8;

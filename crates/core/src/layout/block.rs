@@ -37,8 +37,8 @@ pub struct BlockHeader {
     pub class: SizeClass,
     /// The session that allocates from the block.
     pub owner: ClientId,
-    /// The first object that the owner may have allocated since it took the block into use. In a sealed block equal to
-    /// `fresh`.
+    /// The first object that the owner has possibly allocated since it took the block into use. Equal to `fresh` in a
+    /// sealed block.
     pub first: u32,
     /// The first object that had never been allocated when the header was written; all objects behind it were new as
     /// well.
@@ -57,14 +57,16 @@ pub struct GenerationBase {
     pub generation: u16,
     /// Whether objects have possibly had more lives than their headers tell.
     pub is_wrapped: bool,
-    /// The epoch before which the block must not be used, because it was emptied without a base; 0 if it need not wait.
+    /// The epoch before which the block must not be used, because it was emptied without a base; 0 if the block need
+    /// not wait.
     pub not_before: u64,
 }
 
 impl GenerationBase {
     const WRAPPED: u16 = 1 << 15;
 
-    /// Combines the bases in the headers of two replicas, which may differ if a session died while it wrote them.
+    /// Combines the bases in the headers of two replicas, which can differ if a session died while it wrote the
+    /// headers.
     pub fn newest(self, other: GenerationBase) -> GenerationBase {
         let ahead = (other.generation + Slot::GENERATIONS - self.generation) % Slot::GENERATIONS;
         let is_newer = ahead < Slot::GENERATIONS / 2;

@@ -33,9 +33,10 @@ pub enum HeaderWord {
     Layout,
     /// The word with the id of the cluster that the node serves; 0 if the node serves none.
     Cluster,
-    /// The number of the view that the node is at; 0 if it is at none.
+    /// The number of the view that the node is at; 0 if it is at no view.
     View,
-    /// One of the [`MAX_BARS`] bars, each of which names a node that the node bars ([`bar_word`]); 0 if unused.
+    /// One of the [`MAX_BARS`] bars, each of which names a memory node that this node bars ([`bar_word`]); 0 if the bar
+    /// is unused.
     Bar(u8),
 }
 
@@ -78,7 +79,7 @@ pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
 pub struct PoolHeader {
     /// The cluster that the node serves; `None` if it serves none.
     pub cluster: Option<ClusterId>,
-    /// The number of the view that the node is at; 0 if it is at none.
+    /// The number of the view that the node is at; 0 if it is at no view.
     pub view: u64,
 }
 

@@ -35,7 +35,7 @@ const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
 const _: () = assert!(SizeClass::MAX.code() < 1 << CLASS_BITS);
 
-/// The smallest address of those that stand for siblings of split subtables, not for objects.
+/// The smallest of the addresses that stand for siblings of split subtables and not for objects.
 pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
 
 /// The identity of the writer of a slot word: address and generation of the writer's own object, whose header contains

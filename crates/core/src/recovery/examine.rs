@@ -148,7 +148,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// Completes those of up to [`GROUP`] objects whose identity is in a slot on some replica.
+    /// Completes those objects of a group (up to [`GROUP`]) whose identity some replica shows in a slot.
     pub(super) async fn complete_those_in_slots(
         &mut self,
         group: &[LoggedObject],
@@ -163,7 +163,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(complete(self.fabric, objects, &mut self.report.cost).await?)
     }
 
-    /// Reads, in one phase, the slots of all these objects, from those replicas of their subtables that have these
+    /// Reads, in one phase, the slots of the keys of all these objects, from the replicas of their subtables with these
     /// numbers.
     async fn read_slots(
         &mut self,

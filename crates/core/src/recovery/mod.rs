@@ -47,7 +47,8 @@ use crate::stats::Cost;
 use crate::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
 use crate::view::View;
 
-/// The number of objects that are examined together, with 2 READs each of the primary, then 2 of each backup.
+/// The number of objects that are examined together. For each object, 2 READs go to the primary, and then 2 READs to
+/// each backup.
 const GROUP: usize = 64;
 
 /// The reason why a recovery stopped. The same recovery can be run again.
@@ -104,10 +105,10 @@ pub struct RecoveryResult {
     pub walked: u64,
     /// The number of complete objects, whose slots were examined.
     pub examined: u64,
-    /// The number of examined objects whose identity is on no replica: their writes had not begun, had lost, or were
-    /// replaced.
+    /// The number of examined objects whose identity no replica of the slots shows: their writes had not begun, had
+    /// lost, or were replaced.
     pub nowhere: u64,
-    /// The number of examined objects whose identity is on the primary: their writes were committed.
+    /// The number of examined objects whose identity the primary of the slot shows: their writes were committed.
     pub on_primary: u64,
     /// The number of rounds that recovery, or the client before it died, won, and that recovery finished.
     pub committed: u64,

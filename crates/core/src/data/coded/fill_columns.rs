@@ -219,7 +219,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Makes, in one phase, a chunk of the object at an offset from the chunks of all columns; `None` if too few agree.
+    /// Makes, in one phase, a chunk of the object at an offset from the chunks of all columns; `None` if too few chunks
+    /// agree.
     async fn made(
         &mut self,
         offset: u64,
@@ -289,8 +290,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Reads, in one phase or none, the copies of those of `count` EC-oriented objects that have too few chunks. All
-    /// copies are read, because some may be lost.
+    /// Reads, in one phase or none, the copies of `count` EC-oriented objects, as far as the objects have too few
+    /// chunks. All copies of an object are read, because some are possibly lost.
     async fn read_copies(
         &mut self,
         batch: &mut VerbBatch,
@@ -388,7 +389,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         })
     }
 
-    /// Makes a chunk of one object from the other chunks, or from the copy. Returns whether enough is left for that.
+    /// Makes a chunk of one object from the object's other chunks, or from its copy. Returns whether enough of the
+    /// object is left for that.
     fn make(
         &self,
         batch: &VerbBatch,
