@@ -109,7 +109,8 @@ struct ElectionThread<L> {
     seat: Arc<RequestRouter>,
     stopped: watch::Receiver<Option<CandidateStop>>,
     lead: L,
-    /// Leases that have not been given back. As long as they exist, their candidacies keep others from being elected.
+    /// Leases that have not been given back. As long as these leases exist, their candidacies keep other masters from
+    /// being elected.
     leases: Vec<i64>,
 }
 
@@ -214,7 +215,8 @@ where
         sleep(PAUSE).await;
     }
 
-    /// Gives a lease back, and with it the candidacy. If that fails, it is tried again before the next lease.
+    /// Gives a lease back, and with it the candidacy. If etcd does not confirm this, the lease is given back again
+    /// before the next lease is requested.
     async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
         match revoke(etcd, lease.id).await {

@@ -35,8 +35,8 @@ use futures_util::future::try_join_all;
 pub enum MasterJob {
     /// Do the work of the stage *transforming* of a view change.
     Transform {
-        /// Clients that have expired and are not recovered. Those that had not acknowledged this view when the stage
-        /// began are fenced at all members.
+        /// Clients that have expired and are not recovered. The clients that had not acknowledged the view when the
+        /// stage began are fenced at all members.
         dead: Vec<ClientId>,
     },
     /// Check slots of a subtable, and the objects that they lead to, in a stable view.
@@ -116,7 +116,7 @@ pub struct JobError {
 }
 
 impl JobError {
-    /// Returns an error; `node` is the node that did not answer, if one did not.
+    /// Returns an error; `node` is the memory node that did not answer, if there is one.
     pub fn new(node: Option<MnId>, what: String) -> JobError {
         JobError { node, may_linger: true, unreadable: None, what }
     }
@@ -364,8 +364,8 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     let blocks = DeadClientBlocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
-    // True once the tables have changed since they were read. A block that client A had begun to take over from client
-    // B then belongs to B again, or to A for good.
+    // Whether the tables have changed since they were read. A block that client A had begun to take over from client B
+    // has been given back to B, or given to A on all replicas.
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {

@@ -77,7 +77,8 @@ impl EventJournal {
         changed.map(|number| RecordWrite::Put(page(number))).collect()
     }
 
-    /// Forgets the events of a destroyed cluster, which have left the store with it. Serial numbers continue.
+    /// Forgets the events of a destroyed cluster, which were removed from the store together with the cluster. Serial
+    /// numbers continue.
     pub fn clear(&mut self) {
         *self = EventJournal { newest: self.newest, ..EventJournal::default() };
     }

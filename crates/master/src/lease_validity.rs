@@ -14,7 +14,7 @@ use fusee_fabric::Clock;
 /// The interval at which [`LeaseValidity::over`] reads the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The validity of a lease, by the own clock. It can be extended, and it can be ended for good.
+/// The validity of a lease, by the clock of this process. The validity can be extended, and it can be ended for good.
 #[derive(Debug)]
 pub(crate) struct LeaseValidity {
     begun: Duration,
@@ -52,7 +52,7 @@ impl LeaseValidity {
     }
 
     /// Extends the validity, because etcd received a renewal that was sent at `sent`. A lease that is not valid any
-    /// more stays so, because its logic has stopped acting.
+    /// more stays invalid, because the logic that relied on it has stopped acting.
     pub fn renewed(&self, sent: Duration) {
         let until = sent.saturating_sub(self.begun) + self.lease;
         let until = until.as_micros() as u64;

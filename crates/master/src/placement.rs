@@ -79,8 +79,8 @@ pub fn choose_another(kind: u64, rooms: &[NodeRoom], item: u64, holders: &[MnId]
     fitting.next().map(|room| room.node)
 }
 
-/// Returns the nodes for all replicas of one more item, and takes the item from their rooms. The nodes are those with
-/// the most room. `None` if too few nodes have room.
+/// Returns the nodes for all replicas of one more item, and subtracts the item from the rooms of these nodes. The nodes
+/// are the ones with the most room. `None` if too few nodes have room.
 pub fn roomiest(rooms: &mut [NodeRoom], replicas: usize) -> Option<Vec<MnId>> {
     let mut fitting: Vec<&mut NodeRoom> = rooms.iter_mut().filter(|room| room.items > 0).collect();
     if fitting.len() < replicas {

@@ -67,7 +67,7 @@ impl RequestRouter {
             };
             match replied.await {
                 Ok(reply) => reply,
-                // The logic did not receive the request, so it had no effect; or that logic's term has ended.
+                // Either the logic did not receive the request, which so had no effect, or the logic's term has ended.
                 Err(_) if contested && !(sent && hands_on) => {
                     MasterReply::NotLeader { leader: None }
                 }

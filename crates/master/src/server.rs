@@ -559,7 +559,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         STOPPED.into()
     }
 
-    /// Requests a message that comes when everything that has arrived by then is in the queue.
+    /// Requests a message that arrives in the queue behind all messages that have arrived by now.
     fn listen(&self) {
         let queue = self.queue.clone();
         self.handle.spawn(async move {
@@ -576,7 +576,8 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         let mut actions = Vec::new();
         for event in events {
             actions.extend(self.logic.handle(now_ms, event));
-            // Actions up to a `Clear` are carried out first, so that it does not remove later writes.
+            // Actions up to a `Clear` are carried out first, so that `Clear` does not remove the writes of later
+            // actions.
             if let Some(at) = actions.iter().position(|action| *action == MasterAction::Clear) {
                 let after = actions.split_off(at + 1);
                 self.perform_all(std::mem::replace(&mut actions, after))?;
@@ -703,7 +704,8 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
 
     fn client(&mut self, control: &str) -> NodeClient {
         if self.nodes.len() >= MAX_CLIENTS {
-            // Most of these clients are for nodes that are gone; the others are made again when they are needed.
+            // Most of the kept clients are for nodes that are gone. Clients of other nodes are made again when they are
+            // needed.
             self.nodes.clear();
         }
         let connect = &self.connect;

@@ -261,7 +261,7 @@ impl SessionRegistry {
         Some(client)
     }
 
-    /// Records a session's heartbeat. Values in it that are older than the known ones change nothing.
+    /// Records a session's heartbeat. Values in the heartbeat that are older than the recorded values change nothing.
     pub fn heartbeat(&mut self, heard_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
         let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
         session.heard_ms = heard_ms;
@@ -320,7 +320,8 @@ impl SessionRegistry {
         spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
     }
 
-    /// Renews the sessions whose last heartbeat came over a connection, because their process fetches a view over it.
+    /// Renews the sessions whose last heartbeat came over a connection, because their process fetches a view over this
+    /// connection.
     pub fn fetching(&mut self, heard_ms: u64, connection: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         for session in spoke {
@@ -382,7 +383,8 @@ impl SessionRegistry {
         }
     }
 
-    /// Forgets blocks given to other sessions, and blocks in limbo, if what is known about them is outdated.
+    /// Forgets blocks that were given to other sessions, and blocks in limbo, if the records of these blocks are
+    /// outdated.
     fn forget_grants_to_others(&mut self, client: ClientId, is_outdated: impl Fn(&Orphan) -> bool) {
         let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
@@ -598,7 +600,8 @@ fn blocks_owned_by(client: ClientId, orphans: &[Orphan]) -> BTreeSet<BlockId> {
     orphans.iter().filter(|left| left.owner == client).map(|left| left.block).collect()
 }
 
-/// Returns the state in which a session was given a block that it now hands on, if it was given.
+/// Returns the state in which a session was given a block that it now hands on; `None` if the block was not given to
+/// it.
 fn before<'g>(given: &'g [GrantedOrphan], orphan: &Orphan) -> Option<&'g Orphan> {
     given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }

@@ -44,7 +44,7 @@ const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master")
 /// The limit on the number of records that one write removes when the store is cleared.
 const TOGETHER: usize = 64;
 /// The shortest time after which a change is committed a second time. A change of the view takes a few writes, one soon
-/// after the other; these do not wait for second commits.
+/// after the other; these writes do not wait for second commits.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 type StoreEntries = BTreeMap<String, Vec<u8>>;

@@ -10,7 +10,8 @@ use fusee_core::data::Promotion;
 
 /// Time for which allowance is saved up that is not used.
 const SAVED: Duration = Duration::from_secs(1);
-/// Limit of keys whose reads are counted in one time window; other keys are not counted before the next one.
+/// Limit of keys whose reads are counted in one time window. Reads of other keys are not counted before the next
+/// window.
 const MAX_KEYS: usize = 4096;
 
 /// An allowance of bytes per second.
@@ -30,7 +31,7 @@ impl ByteRateLimit {
         ByteRateLimit { bytes_per_s, room: 0, at: now }
     }
 
-    /// Returns whether some allowance is left. A single use may then exceed what is left.
+    /// Returns whether some allowance is left. A single use is allowed to exceed the allowance that is left.
     pub fn has_room(&mut self, now: Duration) -> bool {
         let rate = i128::from(self.bytes_per_s);
         let passed = now.saturating_sub(self.at).as_nanos() as i128;
@@ -66,8 +67,8 @@ impl Promoter {
         Promoter { promotion, pace, since: now, reads: HashMap::new() }
     }
 
-    /// Counts a read of a pair that could be promoted. Returns whether to promote it now. A key is due at most once in
-    /// a time window, even if its promotion fails.
+    /// Counts a read of a pair that could be promoted. Returns whether to promote the pair now. A key's pair is
+    /// promoted at most once in a time window, even if the promotion fails.
     pub fn is_due(&mut self, hash: u64, now: Duration) -> bool {
         let window = Duration::from_millis(self.promotion.window_ms.into());
         if now.saturating_sub(self.since) >= window {

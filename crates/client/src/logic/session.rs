@@ -128,7 +128,7 @@ pub struct SessionLogic<F, E> {
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Makes a session with a gate that the keeper may already know. The session begins with `view`.
+    /// Makes a session with a gate that the keeper possibly knows already. The session begins with `view`.
     pub fn behind(
         gate: Arc<SessionGate>,
         view: Arc<View>,
@@ -250,8 +250,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             return None;
         }
         let blocks = self.store.host().blocks();
-        // The owners of all blocks have to be certain. If they are not, the session has to be recovered, which finds
-        // them out.
+        // The owners of all blocks have to be certain. If they are not, the session has to be recovered, because
+        // recovery finds out the owners.
         if !blocks.hand_on(self.gate()).await {
             return None;
         }
@@ -273,7 +273,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
         }
-        // The search has a scope of its own, because its result is large and must not be kept while a pair is promoted.
+        // The search is in a separate scope, because its result is large and must not be kept while a pair is promoted.
         let (answer, promotable) = {
             let found = self.store.search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {

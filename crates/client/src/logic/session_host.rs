@@ -128,13 +128,13 @@ impl<E: Environment> SessionHost<E> {
         &self.clocks
     }
 
-    /// Returns for how long the running operation can still wait; `None` if it must not wait any more.
+    /// Returns for how long the running operation can still wait; `None` if the operation must not wait any more.
     fn left(&self) -> Option<Duration> {
         self.clocks.left(self.env.now())
     }
 
     /// Waits until there is a newer view than `number`, or the running operation must not wait any more. Returns
-    /// whether there is one.
+    /// whether there is a newer view.
     async fn wait_for_view(&self, number: u64) -> bool {
         self.wait_for_view_at_most(number, Duration::MAX).await
     }
@@ -205,7 +205,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         };
         match select(granting, pin!(give_up_timer)).await {
             // Waiting for a call or for a newer view takes a while, and other sessions wait for pinned operations. So
-            // this returns, and the caller unpins the operation before it waits.
+            // this function returns, and the caller unpins the operation before it waits.
             Either::Left((Err(Error::Allocation { .. }), _))
                 if beside.is_none() && self.blocks.awaits_call(kind) =>
             {

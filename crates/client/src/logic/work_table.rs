@@ -320,7 +320,8 @@ impl RequestTable {
         }
     }
 
-    /// Counts a get that has followed another request, and has used its result (`found`) or not.
+    /// Counts a get that has followed another request. `found` tells whether the get could use the result of that
+    /// request, and `is_ride` whether it has posted no verb.
     pub fn count_followed(&self, is_ride: bool, found: bool) {
         self.count(|counts| match (found, is_ride) {
             (true, true) => &counts.rides,
@@ -381,8 +382,8 @@ impl RequestRows {
     }
 }
 
-/// The role of a leader. It should be landed by `land_get` or `land_set`; if it is dropped instead, its followers run
-/// alone.
+/// The role of a leader. A leader ends by `land_get` or `land_set`, which pass its result on. If it is dropped instead,
+/// its followers run alone.
 #[derive(Debug)]
 pub struct LeaderRole {
     table: Arc<RequestTable>,
@@ -399,7 +400,7 @@ pub struct LeaderRole {
 }
 
 impl LeaderRole {
-    /// Records that a set is about to post its commit, so that no further get rides on it.
+    /// Records that a set is about to post its commit, so that no further get takes the value of this set.
     pub fn commits(&self) {
         self.has_committed.set(true);
         if removed(Mutant::GetRidesPostedSet) {
@@ -420,8 +421,8 @@ impl LeaderRole {
         }
     }
 
-    /// Lands a set that has ended. `result` contains the slot in which the set's word has replaced the old one, or
-    /// `None` if it has replaced none.
+    /// Lands a set that has ended. `result` contains the slot in which the set's word has replaced the old word, or
+    /// `None` if the set has replaced no word.
     pub fn land_set(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),

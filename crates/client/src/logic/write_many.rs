@@ -17,7 +17,7 @@ use crate::writes::BatchWrite;
 
 /// Limit of writes of one call that run concurrently.
 const SIDE_BY_SIDE: usize = 64;
-/// Limit of the total bytes of their values, except that a single longer value is allowed.
+/// Limit of the total bytes of the values of concurrent writes, except that a single longer value is allowed.
 const SIDE_BY_SIDE_BYTES: usize = 2 << 20;
 /// Number of writes whose memory (cache entries, slots and objects) is prefetched together.
 const FETCHED_TOGETHER: usize = 16;

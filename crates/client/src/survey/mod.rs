@@ -61,7 +61,7 @@ pub enum SurveyError {
     /// The session that read was fenced, because the cluster took the session for dead.
     #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
-    /// View changes moved a part to other memory nodes during every attempt to read it.
+    /// During every attempt to read a group of blocks, view changes moved the group's regions to other memory nodes.
     #[error("the regions moved faster than they were read; try again")]
     Moving,
 }

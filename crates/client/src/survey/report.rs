@@ -62,7 +62,7 @@ pub struct NodeMemory {
     pub regions: u64,
     /// Bytes of the region replicas on this node.
     pub region_bytes: u64,
-    /// Bytes of those regions whose pairs have no redundancy and are lost with the node.
+    /// Bytes of the node's regions whose pairs have no redundancy and are lost with the node.
     pub single_region_bytes: u64,
     /// Bytes that are reserved according to the node itself: these replicas, padding for alignment, and extents that a
     /// view change adds or has not released yet. `None` if the node did not answer.
@@ -100,7 +100,7 @@ pub struct ClassMemory {
     pub new: u64,
 }
 
-/// The memory of one owner of blocks. Owners are those that the block tables name.
+/// The memory of one owner of blocks. The owners are the clients that the block tables name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerMemory {
     /// The owner's client id.
@@ -109,7 +109,7 @@ pub struct OwnerMemory {
     pub state: OwnerState,
     /// Number of blocks that the owner has.
     pub blocks: u64,
-    /// Number of those blocks that are orphaned: the master gives them to other sessions next.
+    /// Number of the owner's blocks that are orphaned: the master gives these blocks to other sessions next.
     pub handed_on: u64,
     /// Bytes of objects in the owner's blocks whose free bits are set.
     pub marked_bytes: u64,

@@ -39,7 +39,8 @@ use crate::view::View;
 use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use settle::settle_subtable;
 
-/// Carries out the change of a view that has passed [`View::check`]. After it stopped anywhere, it can be run again.
+/// Carries out the change of a view that has passed [`View::check`]. If this function has failed or was dropped, it can
+/// be called again.
 ///
 /// # Panics
 /// If no change is under way, or the change is not transforming.

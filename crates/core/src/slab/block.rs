@@ -71,7 +71,8 @@ pub struct BlockRemainder {
     pub block: Address,
     /// The class of the block's objects.
     pub class: SizeClass,
-    /// The first object that was never allocated, as all behind it; the number of objects if all were allocated.
+    /// The first object that was never allocated; neither was any object behind it. The number of objects if all were
+    /// allocated.
     pub first: u32,
     /// The view since which the free bitmap is at its place
     /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects before
@@ -80,7 +81,7 @@ pub struct BlockRemainder {
 }
 
 /// Bits of a free bitmap that were seen set. They are not cleared before the session needs the block, so another
-/// session that gets the block first finds them as well.
+/// session that gets the block before that finds the set bits as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenFreeBits {
     /// The view since which the bitmap's place is the first of the region
@@ -99,7 +100,7 @@ pub(crate) struct SeenFreeBits {
 pub(crate) enum Verification {
     /// The bitmap shows all free objects of the block.
     Verified,
-    /// The bitmap may lack bits, and the block is to be compared with the index.
+    /// The bitmap possibly lacks bits, and the block is to be compared with the index.
     Due,
     /// The comparison found, by this mark, the objects to which no slot word leads.
     Compared { mark: u64, garbage: Vec<u32> },
@@ -142,15 +143,15 @@ pub(crate) struct Block {
     pub primary_since: u64,
     /// Whether the free bitmap shows all free objects; `seen` is `None` unless it does.
     pub(super) verification: Verification,
-    /// Whether the header or the bitmap is being changed. The block must not be taken into use then: if two headers
-    /// were on their way, the earlier one could arrive last.
+    /// Whether the header or the bitmap is being changed. While it is, the block must not be taken into use: if two
+    /// headers were being written at a time, the earlier one could arrive last.
     pub held: bool,
     /// Whether the block is offered, so that it may be handed over to another session at any time.
     pub(super) offered: bool,
     /// Whether the block was taken out of use only to lend it: sessions that have no block can get it until an
     /// operation of this session needs it.
     pub(super) lent: bool,
-    /// Whether the session got the block for another class, because the block may turn out to be wholly free.
+    /// Whether the session got the block when it needed another size class, because the block is possibly wholly free.
     is_foreign: bool,
     /// The progress of emptying the block; `None` if the block is not being emptied.
     pub scrubbed: Option<BlockZeroing>,
@@ -244,14 +245,14 @@ impl Block {
         self.kind == kind && self.has_room() && is_enough
     }
 
-    /// Returns the number of objects that can be allocated once those seen free are reclaimed, and those given back
-    /// have waited.
+    /// Returns the number of objects that can be allocated when the objects seen free have been reclaimed, and the
+    /// objects given back have waited.
     pub fn prospect(&self) -> u32 {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
         self.free_objects() + self.returned_objects() + seen
     }
 
-    /// Whether no object of the block is in use, once those seen free are reclaimed.
+    /// Whether no object of the block will be in use when the objects seen free have been reclaimed.
     pub fn is_free(&self) -> bool {
         self.prospect() == self.shape.objects && self.is_quiet()
     }
@@ -285,7 +286,7 @@ impl Block {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
-    /// Returns the allocated objects that these set bits stand for, and those of the bits that stand for one of them.
+    /// Returns the allocated objects for which these set bits stand, and the bits that stand for an allocated object.
     pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
         let taken = self.taken();
         let mut objects = Vec::new();
@@ -386,8 +387,8 @@ impl Block {
         self.in_flight == 0
     }
 
-    /// Whether the header that says that the block is sealed can be written. It cannot before the present header was
-    /// read, because it contains the base, which only the present header tells.
+    /// Whether the header that says that the block is sealed can be written. The sealing header contains the base, so
+    /// it cannot be written before the present header was read, which alone tells the base.
     pub fn may_seal(&self) -> bool {
         let is_known = self.generations.is_known() || removed(Mutant::SealsUnread);
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
@@ -447,7 +448,8 @@ impl Block {
         self.is_read() && !self.generations.is_known()
     }
 
-    /// Forgets what is known of the objects, because emptying the block failed: some of them are zeros, others are not.
+    /// Forgets what is known of the objects, because emptying the block failed: some objects consist of zeros, others
+    /// do not.
     pub fn forget(&mut self) {
         (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
         self.generations.forget();

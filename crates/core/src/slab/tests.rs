@@ -201,7 +201,8 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     assert_eq!(offered(&mut slabs), [3, 2]);
     slabs.end_ask(kind());
     assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
-    // A session without free objects keeps the blocks that may become free. It is not short of another kind.
+    // A session without free objects keeps the blocks in which objects possibly become free. It has enough objects of
+    // another kind.
     slabs.begin_ask(kind());
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
@@ -258,8 +259,8 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     assert_eq!((header.first, header.fresh, header.sealed), (2, 3, false));
 }
 
-/// A header that an operation reports late as written is not the block's present one. If it was taken for that,
-/// recovery would not walk the objects that only the present header covers.
+/// A header that an operation reports late as written is not the block's present header. If it was taken for the
+/// present header, recovery would not walk the objects that only the present header covers.
 #[test]
 fn an_older_header_that_stands_everywhere_does_not_count() {
     let block = Address::new(BLOCK);
@@ -303,7 +304,7 @@ fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
     let first = take(&mut slabs).unwrap();
     let second = take(&mut slabs).unwrap();
     slabs.give_back(&second, |_| true, || 0);
-    // The first header is still on its way when the block is set aside and taken into use again.
+    // The WRITE of the first header is not answered yet when the block is taken out of use and into use again.
     slabs.set_aside();
     let third = take(&mut slabs).unwrap();
     assert!(first.header.is_some());

@@ -65,7 +65,7 @@ pub struct Hint {
     pub slot: SlotRef,
     /// The word that the slot held. The key was compared with the object that the word refers to.
     pub word: Slot,
-    /// The trust in the hint: since when its word is known to be right, or that it can be wrong.
+    /// The trust in the hint: the epoch since which its word is known to be right, or that the hint can be wrong.
     pub seen: HintTrust,
 }
 
@@ -394,7 +394,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
-    /// Returns whether a word's pair was lost with the only node that held it. Counts such words.
+    /// Returns whether a word's pair was lost with the only node that held it. Counts the lost pairs that operations
+    /// meet.
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
         if is_gone {

@@ -41,7 +41,7 @@ pub(super) struct BarSettlement {
     /// A view number and members: bars of these members, by views before that number, are settled when the change is
     /// complete.
     settled: Option<(u64, BTreeSet<MnId>)>,
-    /// The times at which members are told again to take bars back, unless they answer earlier.
+    /// The times at which members are told again to remove bars, unless they answer earlier.
     again_ms: BTreeMap<MnId, u64>,
 }
 
@@ -124,8 +124,8 @@ impl BarSettlement {
         true
     }
 
-    /// In a stable view: has members take back bars that are settled, and begins to settle the others. Returns whether
-    /// all other changes have to wait for that.
+    /// In a stable view: tells members to remove bars that are settled, and begins to settle the other bars. Returns
+    /// whether all other changes have to wait for that.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,

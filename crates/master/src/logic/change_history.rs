@@ -1,6 +1,7 @@
 //! The durations of changes and recoveries, for operators.
 //!
-//! Only those of this process, and only the latest of each; the totals count all. Times are in milliseconds.
+//! Only the latest changes and recoveries of this master process are kept; the totals count all of them. Times are in
+//! milliseconds.
 
 use std::collections::VecDeque;
 

@@ -35,7 +35,7 @@ impl ChangeRotation {
         self.0
     }
 
-    /// Moves a kind to the end of the queue: a change of it has begun, or was impossible.
+    /// Moves a purpose to the end of the queue, because a change for this purpose has begun or was impossible.
     pub fn move_to_back(&mut self, kind: ChangePurpose) {
         if removed(Mutant::NobodyYields) {
             return;

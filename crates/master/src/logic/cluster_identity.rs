@@ -51,12 +51,12 @@ pub(super) struct ClusterIdentity {
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have sent requests to this master.
     strangers: BTreeSet<ClusterId>,
-    /// An operator has requested the own cluster, from this process or an earlier one of this master.
+    /// Whether an operator has requested the own cluster, from this process or from an earlier process of this master.
     is_new: bool,
     /// Whether the store has records of a cluster, but does not name that cluster.
     has_leftovers: bool,
     /// The kind of process that has shown that the own cluster exists already, though this master has not formed it;
-    /// `None` if no process has.
+    /// `None` if no process has shown this.
     exists: Option<&'static str>,
 }
 

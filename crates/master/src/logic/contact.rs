@@ -116,7 +116,8 @@ impl Contact {
         self.members.retain(|node, _| sets.iter().any(|set| set.contains(node)));
     }
 
-    /// Returns the latest time such that more than half of these members have received an answer given then or later.
+    /// Returns the latest time such that more than half of these members have received an answer that was given at that
+    /// time or later.
     fn of(&self, members: &[MnId], answered: impl Fn(MnId) -> Option<u64>) -> Option<u64> {
         let mut all: Vec<Option<u64>> = members.iter().map(|node| answered(*node)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -162,7 +163,8 @@ impl Contact {
                 self.members.get(&node).and_then(|said| said.answered_ms)
             }
         };
-        // Among at most two members, no majority remains without one of them, so none is ever barred.
+        // With at most two members, the remaining ones are no majority without the barred member, so no member is ever
+        // barred.
         let of = |set: &Vec<MnId>| match set.len() {
             ..=2 => Some(ctx.now_ms),
             _ => self.of(set, answered),

@@ -55,7 +55,7 @@ pub(super) enum Decision {
     NoteFull { node: MnId, regions: bool },
     /// Look again for room on all nodes, because some node possibly has room now.
     LookAgain,
-    /// Move this purpose to the end of the rotation: a change for it has begun, or was impossible.
+    /// Move this purpose to the end of the rotation, because a change for this purpose has begun or was impossible.
     MoveToBack(ChangePurpose),
     /// Record that no replica is missing any more.
     Whole,

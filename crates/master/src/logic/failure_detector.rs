@@ -130,8 +130,8 @@ impl FailureDetector {
         self.listened_ms + listened(step_ms, lease)
     }
 
-    /// Returns whether a lease without a gap has passed since a moment, or several leases of listened time with gaps:
-    /// within these, every living process sends a heartbeat that the master receives.
+    /// Returns whether a lease without a gap has passed since a moment, or several leases of listened time with gaps.
+    /// Within such a time, the master receives a heartbeat of every living process.
     fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
         let with_gaps_ms = self.listened_ms.saturating_sub(since_ms);
         let without_ms = self.listened_ms.saturating_sub(since_ms.max(self.begun_ms));
@@ -247,7 +247,7 @@ impl FailureDetector {
         gone.collect()
     }
 
-    /// Returns the sessions that have not acknowledged the view in force in time. All others wait for these sessions.
+    /// Returns the sessions that have not acknowledged the view in force in time. All other sessions wait for them.
     /// Sessions in `gone` are left out.
     fn late_sessions(
         &self,
@@ -259,7 +259,7 @@ impl FailureDetector {
             return Vec::new();
         }
         // A session whose process is fetching the view cannot acknowledge it yet; every piece that is fetched counts as
-        // a heartbeat. The time for this is bounded, because all others wait.
+        // a heartbeat. The time for fetching is bounded, because all other sessions wait.
         let fetched_for_ms = self.listened_ms.saturating_sub(self.view_heard_ms);
         let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
         let fetches = |session: &SessionState| {

@@ -22,7 +22,7 @@ use crate::record::{RecordWrite, repairer_key};
 const PAUSE_MS: u64 = 100;
 
 /// After this many fences, the master tells a member which sessions live, so that the member forgets the fences of
-/// ended ones.
+/// ended sessions.
 const FENCED_TOGETHER: usize = 16;
 
 /// The sessions to fence, and for each member the fences that it has still to acknowledge.

@@ -49,7 +49,7 @@ impl FormationProgress {
         self.try_at_ms == u64::MAX
     }
 
-    /// Repeats calls, asks absent nodes whether they still run, and starts an attempt, as far as these are due.
+    /// Repeats calls, asks absent nodes whether they still run, and starts an attempt, as far as these steps are due.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -107,7 +107,7 @@ impl FormationProgress {
             count_with_noun(plan.members().len(), "memory node")
         );
         ctx.info(Topic::Cluster, text);
-        // Each attempt has a key of its own. That is safe, because no session hashes by a key before its view is
+        // Each attempt has a different hash key. That is safe, because no session hashes by a key before its view is
         // stored.
         let hash_key = ctx.secret.derived((own.word(), number));
         let begun = FormationAttempt::new(plan, own, hash_key, number);
@@ -117,8 +117,8 @@ impl FormationProgress {
         self.attempt = Some(begun);
     }
 
-    /// Reports the problem and ends the attempt, if one runs. The next one begins at `try_at_ms`, or when another node
-    /// joins.
+    /// Reports the problem, and ends the attempt if one runs. The next attempt begins at `try_at_ms`, or when another
+    /// node joins.
     fn hold(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -72,8 +72,8 @@ impl<E: Environment> BlockSource<E> {
         BlockGrant { address, redundancy, class, first, marked, pool_is_empty: false }
     }
 
-    /// Tells the master of the blocks to hand on of which the keeper has not told it yet. Returns whether the master
-    /// knows of all of them now.
+    /// Tells the master which blocks the session hands on, as far as the keeper has not told it yet. Returns whether
+    /// the master knows of all these blocks now.
     pub async fn hand_on(&self, gate: &SessionGate) -> bool {
         let Some(batch) = gate.offers.unacknowledged() else { return true };
         let serial = batch.serial;

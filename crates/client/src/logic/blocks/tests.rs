@@ -368,8 +368,8 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     env.orphan.set(Some(orphan));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
-    // Then another answer is lost. The block must not be taken as a missed one, because another session may be about to
-    // take it over.
+    // After that, another answer is lost. The block must not be taken as a missed one, because another session is
+    // possibly about to take it over.
     source.missed.set(true);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
@@ -643,7 +643,8 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
     assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
-    // The first return may still be executed, so the block must not be used under the newer view either.
+    // The first request to return the block can still be executed, so the block must not be used under the newer view
+    // either.
     env.forgets.set(false);
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
@@ -652,8 +653,8 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// The session must not take memory for exhausted: it would then be refused at once, although there are orphaned blocks
-/// for it.
+/// The session must not consider memory exhausted. Otherwise it would be refused at once, although there are orphaned
+/// blocks for it.
 #[test]
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = BlockTestEnvironment::new();

@@ -45,7 +45,7 @@ impl Lease {
         self.heard_until_ns.fetch_max(nanos(until), Relaxed);
     }
 
-    /// Returns, to the session, whether its lease is valid at `now`. That time must not be earlier than the clock
+    /// Returns, to the session, whether its lease is valid at `now`. The time `now` must not be earlier than the clock
     /// shows.
     #[inline]
     pub fn is_valid(&self, now: Duration) -> bool {

@@ -66,8 +66,8 @@ pub struct SessionGate {
     repaired: AtomicU64,
     /// The cluster's policy, which the session follows unless its client's options say otherwise.
     policy: Policy,
-    /// Redundancy changes that the session has made by that policy. Nothing depends on these numbers, so the model
-    /// checker need not see them.
+    /// Counts of the redundancy changes that the session has made by the policy. Nothing depends on these numbers, so
+    /// the model checker need not see them.
     transitions: Mutex<Transitions>,
     /// The counters of the session's operations, once the session has begun.
     counted: OnceLock<Arc<dyn WorkCounters>>,
@@ -191,7 +191,7 @@ impl SessionGate {
         self.expelled.store(true, SeqCst);
     }
 
-    /// Returns, to the session, whether it is fenced, so that it must begin nothing any more.
+    /// Returns, to the session, whether the session is fenced, so that it must not begin any operation.
     #[inline]
     pub fn is_expelled(&self) -> bool {
         self.expelled.load(SeqCst)

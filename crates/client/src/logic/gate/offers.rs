@@ -12,7 +12,7 @@ use fusee_core::verbs::ClientId;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// A session that is active hands on one part in `PARTS` of its offered blocks at a time.
+/// For each call for memory, an active session hands on one part in `PARTS` of its offered blocks.
 const PARTS: usize = 8;
 
 /// Blocks that the keeper is allowed to hand on to other sessions.
@@ -23,7 +23,7 @@ pub struct BlockOffers(Mutex<BlockOfferState>);
 struct BlockOfferState {
     offered: Vec<Orphan>,
     /// Blocks to hand on even if memory is not short: they contain objects in use, but this session has no use for
-    /// their free ones.
+    /// their free objects.
     surplus: Vec<Orphan>,
     /// The blocks that the keeper is handing on, until the master acknowledges the message.
     batch: Option<HandOnBatch>,
@@ -34,13 +34,13 @@ struct BlockOfferState {
     is_active: bool,
     /// Blocks that were handed on without the session's knowledge; [`BlockOffers::take_back`] tells the session.
     gone: Vec<BlockId>,
-    /// Whether the session has taken its offer back to look for memory itself. When it is done, it offers what it does
-    /// not need.
+    /// Whether the session has taken its offer back to look for memory itself. When the session has found memory, it
+    /// offers the blocks that it does not need.
     is_withheld: bool,
     /// The number of a call for memory that came while the offer was withheld, if no blocks have been handed on for it
     /// yet; else 0.
     owed: u64,
-    /// Whether blocks for that call are in `batch`, and the keeper does not know it yet.
+    /// Whether blocks for the owed call are in `batch` and the keeper does not know this yet.
     is_due: bool,
     /// Whether the session has blocks that will soon become free.
     frees_soon: bool,
@@ -144,8 +144,8 @@ impl BlockOffers {
     /// session run.
     pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // An operation that looks for memory frees none. It had the chance to offer some, unless blocks are still owed
-        // for a call.
+        // An operation that looks for memory frees no memory. The session had the chance to offer blocks, unless blocks
+        // are still owed for a call.
         let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
         pinned || state.frees_soon
     }

@@ -48,8 +48,8 @@ struct ComparedBlock {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Continues the comparison of all unverified blocks: finishes those that have waited long enough, and compares the
-    /// others.
+    /// Continues the comparison of all unverified blocks: ends the comparison of blocks that have waited long enough,
+    /// and compares the other blocks with the index.
     pub(super) async fn compare_unverified(&self) {
         self.end_comparison().await;
         let mut upkeep = self.upkeep();
@@ -118,7 +118,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Reads the index and notes which objects its slots lead to. Returns false if this has to be repeated later.
+    /// Reads the index and notes which objects its slots lead to. Returns false if the comparison has to be repeated
+    /// later.
     async fn compare(&mut self, targets: &mut [ComparedBlock]) -> bool {
         let view = self.op.view.clone();
         let bytes = view.geometry.subtable_bytes();
@@ -229,7 +230,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// Sets those of these bits that are missing in a block's bitmap. Returns whether this succeeded.
+    /// Sets those of the given bits that are missing in a block's bitmap. Returns whether all verbs succeeded.
     async fn set_missing_free(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
         let Some(set) = self.read_free_bitmap(block).await else { return false };
         let missing = |(word, bits): &(u32, u64)| {

@@ -215,7 +215,7 @@ struct MemorySearch<'s, F, H> {
 
 impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     /// Waits until there is memory to allocate from, or a newer view has come. For each slab, only one operation at a
-    /// time searches; the others pause.
+    /// time searches, and the other operations pause.
     async fn run(&mut self) -> Result<(), Error> {
         let Self { store, kind, .. } = *self;
         for attempt in 0.. {
@@ -243,8 +243,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         let Self { store, kind, to_delete, .. } = *self;
         store.set_free(1).await;
         store.collect(kind, *self.least, None, false).await;
-        // If the pool has no block left, asking for one makes other sessions hand over theirs. So the session's own
-        // objects come first.
+        // If the pool has no block left, a request for a block makes other sessions hand over blocks. So the session's
+        // own objects come first.
         if to_delete || store.memory.pool_was_empty.get() {
             self.await_reclaimable().await;
         }
@@ -355,7 +355,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     }
 
     /// Asks for a block; for a DELETE, first for one that is kept back for DELETEs. If the answer is to ask again
-    /// later, meanwhile collects memory that the session has freed itself.
+    /// later, collects memory that the session itself has freed before it asks again.
     async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, to_delete, .. } = *self;
         loop {
@@ -423,7 +423,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     ) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
         // If a memory node does not answer, the headers of its blocks cannot be read. Without this check the session
-        // would get one such block after the other, and could use none.
+        // would get one block after the other whose headers cannot be read, and could use none of them.
         if self.has_unread() && self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
         }
@@ -489,8 +489,8 @@ impl Drop for MemorySearchGuard<'_> {
     }
 }
 
-/// Takes an operation out of this count while it waits and changes no blocks, until the guard is dropped, also if the
-/// operation is dropped.
+/// Takes an operation out of the count of searching operations while it waits and changes no blocks. The operation
+/// counts again when the guard is dropped, even if that is because the operation is dropped.
 struct MemoryWaitGuard<'s>(&'s Cell<usize>);
 
 impl<'s> MemoryWaitGuard<'s> {

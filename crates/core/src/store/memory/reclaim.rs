@@ -65,8 +65,8 @@ pub(super) struct PendingFreeBits {
     words: RefCell<Vec<Slot>>,
     /// An empty list, kept for its memory: the bits to set, the next time that objects are set free.
     free_bits: RefCell<Vec<FreeBits>>,
-    /// The local epoch of the oldest operation that freed one of these objects, or holds some; `None` without freed or
-    /// held objects.
+    /// The local epoch of the oldest operation that freed one of the waiting objects, or that holds memory; `None`
+    /// without freed or held objects.
     since: Cell<Option<u64>>,
     /// The local epochs in which those suspended operations were pinned that have possibly replaced slot words.
     held: RefCell<Vec<u64>>,
@@ -128,8 +128,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         if self.op.batch.verbs().is_empty() {
             return true;
         }
-        // WRITEs of this phase must not execute late either, so they count as posted. Verbs of an earlier phase
-        // possibly can still execute, so the earlier traces are restored afterwards.
+        // WRITEs of this phase must not execute late, so they count as posted, as CASes do. Verbs of an earlier phase
+        // can possibly still execute, so the earlier traces are restored after this phase.
         let before = self.op.pin.traces.begin_sure_phase();
         self.op.phase().await;
         let is_good = self.op.batch.check().is_ok();
@@ -173,7 +173,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         places.map(move |place| place.plus(offset))
     }
 
-    /// Returns the view since which the free bitmap of a block is where it is.
+    /// Returns the view since which the free bitmap of a block has been at its present place.
     pub(super) fn primary_since(&self, block: Address) -> Option<u64> {
         self.op.view.block(block).map(|found| found.primary_since())
     }
@@ -267,7 +267,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         self.memory.freed.setting_free.set(true);
         let _ends = FreeBitsGuard(&self.memory.freed.setting_free);
-        // Further objects can be freed while the copies are searched; these are set free next time.
+        // Further objects can be freed while the copies are searched. Their free bits are set in the next call.
         let count = self.memory.freed.words.borrow().len();
         let keeping = self.with_copies(&self.memory.freed.words.borrow());
         let copies = if keeping.is_empty() { Vec::new() } else { self.copies_of(&keeping).await };
@@ -542,11 +542,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         for block in slabs.aside().iter().filter(free) {
             let is_other = short && block.kind != kind;
             if block.scrubbed.is_none() && !block.is_read() {
-                // The block possibly waits for its window. If it was emptied now, this wait would begin anew.
+                // The block possibly waits for its window. If the block was emptied now, its wait would begin anew.
                 continue;
             }
             if block.scrubbed.is_none() && (block.is_better_kept() || block.is_lost()) {
-                // The block's own class can use it at once, while an emptied block has to wait for a whole window.
+                // A slab of the block's own size class can use the block at once, while an emptied block has to wait
+                // for a whole window.
                 if !block.is_lost() && !is_other || may_wait == 0 {
                     continue;
                 }
@@ -634,7 +635,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
-            // If the region has another primary now, the bitmap is another one, which possibly lacks bits.
+            // If the region has another primary now, the bitmap that was read is the one on the new primary, which
+            // possibly lacks bits.
             block.follow(primary_since);
             let is_trusted = *block.verification() == Verification::Verified;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);

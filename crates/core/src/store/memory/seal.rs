@@ -81,7 +81,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
     }
 
-    /// Returns whether the header of a block that is not in use says on all replicas that it is sealed.
+    /// Returns whether a block that is not in use has a header that says on all replicas that the block is sealed.
     pub(super) fn is_sealed(&self, block: Address) -> bool {
         self.op
             .store
@@ -93,7 +93,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     }
 
     /// Posts the headers that seal these blocks, so that recovery does not read their objects. Returns the blocks whose
-    /// headers were posted; the others cannot be sealed now.
+    /// headers were posted. The other blocks cannot be sealed now.
     pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
         let sealing: Vec<(Address, BlockHeader)> = {
             let slabs = self.op.store.memory.slabs.borrow();

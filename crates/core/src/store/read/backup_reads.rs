@@ -32,8 +32,8 @@ use crate::view::{MAX_REPLICAS, Subtable, View};
 /// The primaries whose slots the session reads from the backups instead.
 #[derive(Debug, Default)]
 pub(super) struct BackupReads {
-    /// The number of the view in which the session reads from backups; 0 if it does not. Every read checks this number
-    /// first, because it is usually 0.
+    /// The number of the view in which the session reads from backups; 0 if the session does not read from backups.
+    /// Every read checks this number first, because it is usually 0.
     view: Cell<u64>,
     barred: RefCell<Vec<PrimaryBars>>,
 }

@@ -131,8 +131,8 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         Box::pin(self.by_index()).await
     }
 
-    /// Follows a hint: one phase, and another one if the slot shows another word that is possibly the key's. Returns
-    /// `None` if that does not lead to the key.
+    /// Follows a hint: one phase, and another phase if the slot shows another word that is possibly the key's. Returns
+    /// `None` if neither leads to the key.
     async fn by_hint(&mut self, target: HintTarget) -> Result<Option<LocatedPair>, Error> {
         let shown_on = target.slot.node;
         let op = &mut *self.op;
@@ -180,7 +180,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
         let ticket = op.read_slot(slot);
         op.phase().await;
-        // If the node did not answer, the caller has to SEARCH, and waits for the node then.
+        // If the node did not answer, the caller has to make a SEARCH, which waits for the node.
         let Ok(word) = op.slot_word(ticket) else { return Ok(None) };
         // The slot shows the word of a pair that is lost or being lost. A SEARCH finds out which of these is true.
         if guard(Mutant::FollowersReadWhatIsLost, op.view.leads_to_lost(word)) {
@@ -335,7 +335,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         loop {
             let view = op.store.newest_view();
             let subtable = Buckets::of(self.key, &view).subtable;
-            // If a newer view gives the subtable another primary, the next attempt reads from that one.
+            // If a newer view gives the subtable another primary, the next attempt reads from the new primary.
             if view.subtables[subtable as usize].primary().node != primary {
                 return Ok(());
             }

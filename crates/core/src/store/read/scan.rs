@@ -34,7 +34,8 @@ use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::SlotRef;
 
-/// The number of re-reads of a slot that other sessions keep changing, before its piece is read anew.
+/// The number of times that a slot which other sessions keep changing is re-read before its piece of the scan is read
+/// anew.
 const MAX_LOOKS: u32 = 4;
 
 /// The limits of what one piece of a scan reads.
@@ -140,7 +141,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                 continue;
             }
             let times = self.op.store.silent.times();
-            // Boxed, like all code that operations on single keys do not need: their futures stay small.
+            // Boxed, like all code that operations on single keys do not need, so that the futures of those operations
+            // stay small.
             let piece = match Box::pin(self.read(subtable, first)).await {
                 Ok(piece) => piece,
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {

@@ -29,7 +29,8 @@ pub struct SearchResult<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     batch: VerbBatch,
     found: Option<LocatedPair>,
-    /// Whether the slot was read from backups although there is a primary. Then its word is possibly not committed.
+    /// Whether the slot was read from backups although there is a primary. If so, the slot's word is possibly not
+    /// committed.
     from_backups: bool,
 }
 
@@ -165,7 +166,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Ok(LookupResult::Found(found)) => return Ok(found.value),
             Ok(LookupResult::Follow(shown)) => Some(shown),
             Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
-            // A node did not answer. The operation that follows gets no answer either, and waits for the node.
+            // A node did not answer. The operation that continues this lookup gets no answer either, and waits for the
+            // node.
             Err(_) => Some(hint),
         };
         cost.add_batch(batch);

@@ -93,7 +93,7 @@ struct FollowedKey<'k> {
 /// The slots whose words possibly refer to a key: the key's candidates.
 struct KeyCandidates {
     places: Vec<Hint>,
-    /// Whether these are all such slots: then the key does not exist if none of them has it.
+    /// Whether `places` has all such slots. If so, the key does not exist if none of them has it.
     are_all: bool,
 }
 
