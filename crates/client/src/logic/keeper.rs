@@ -516,7 +516,7 @@ impl Keeper {
     }
 }
 
-/// What an answer to a heartbeat tells the keeper that it did not know.
+/// The news for the keeper in an answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeartbeatNews {
     /// A newer view or epoch, which sessions have to acknowledge.

@@ -83,7 +83,7 @@ pub enum BlockContent {
 pub struct BlockReport {
     /// The address of the block.
     pub block: Address,
-    /// What recovery found in the block.
+    /// The findings of recovery in the block.
     pub content: BlockContent,
 }
 

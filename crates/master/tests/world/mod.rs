@@ -420,7 +420,7 @@ impl TickCluster {
     }
 
     pub fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
-        // The request comes as from an operator, who names no cluster.
+        // The request comes as from an operator: it names no cluster.
         let token =
             self.send_of(Caller { connection: 0, cluster: None, ..Caller::default() }, request);
         self.replies.remove(&token)

@@ -206,7 +206,7 @@ impl AttemptStep {
     }
 }
 
-/// What an attempt that is a Move in place needs in addition.
+/// The additional state of an attempt that is a Move in place.
 pub(in crate::store) struct InPlaceMove {
     /// The opcode that the object's chunks contain already.
     pub opcode: Opcode,
