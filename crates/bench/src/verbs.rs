@@ -185,7 +185,8 @@ impl RawCluster {
         self.batch.check().map_err(|failure| failed(format!("{failure:?}")))
     }
 
-    /// READs the slot and the object in one phase. Returns the last byte of the object.
+    /// READs the slot and the object in one phase. Returns the last byte of the object, so that the next operation can
+    /// depend on it.
     pub fn get(&mut self, pair: &RawPair) -> Result<u8, Failure> {
         self.batch.clear();
         let slot = pair.slots.places[0];

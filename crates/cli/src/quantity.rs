@@ -144,8 +144,8 @@ mod tests {
         #[test]
         fn whole_numbers_come_back_in_every_unit(number: u64, unit in 0..UNITS.len(), upper: bool) {
             let (suffix, factor) = UNITS[unit];
-            // The loop tests the largest multiple of the unit that 64 bits can hold. The line after the loop tests that
-            // number without a unit.
+            // The loop tests the largest multiple of the unit that is not above the drawn number, so that 64 bits can
+            // hold it. The line after the loop tests the quotient without a unit.
             let number = number / factor;
             let unit = if upper { suffix.to_uppercase() } else { suffix.to_owned() };
             for text in [format!("{number}{unit}"), format!(" {number} {unit} ")] {

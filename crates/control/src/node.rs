@@ -110,7 +110,7 @@ pub enum NodeRequest {
         redundancy: Redundancy,
         /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
         /// must be free. At most [`MAX_ALLOC_REGIONS`].
@@ -221,7 +221,7 @@ pub enum BlockRequest {
         redundancy: Redundancy,
         /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
         /// must be free. At most [`MAX_ALLOC_REGIONS`].

@@ -133,7 +133,7 @@ pub(crate) struct ClientChallenge {
 }
 
 impl ClientChallenge {
-    /// Makes the call, which begins a challenge, to the node with this key.
+    /// Makes the call, the first message of a challenge, to the node whose key this is.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<ClientChallenge> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];

@@ -133,7 +133,7 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
 }
 
-/// Only verbs that a NIC could execute too early are held back. Each then has a doorbell of its own.
+/// Only verbs that a NIC could execute too early are held back. Each such wait costs one more doorbell.
 // Promise FAB-15: Over verbs, only verbs that could overtake wait; ended nodes are noticed.
 #[test]
 fn what_could_pass_an_earlier_verb_waits_for_it() {

@@ -33,7 +33,7 @@ pub enum HostRequest {
     },
     /// [`MasterRequest::ViewPiece`]. If there is no view, the logic answers instead ([`ClusterRequest::ViewPiece`]).
     ViewPiece {
-        /// The number of the view.
+        /// The number of the view that is fetched in pieces.
         number: u64,
         /// The offset of the piece's first byte in the encoded view.
         from: u64,

@@ -197,7 +197,8 @@ impl TestbedMachines {
     }
 
     /// Occupies the thread of a session for `time` of CPU work. Returns the time at which the work ends. If a machine
-    /// has more threads than cores, each thread always gets an equal share of the cores.
+    /// has more threads than cores, each thread gets an equal share of the cores, even while other threads are
+    /// idle.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
         let TestbedThread { machine, free, .. } = *self.seat_of(client);
         let TestbedMachine { threads, cores, .. } = &mut self.machines[machine];

@@ -84,7 +84,8 @@ impl Buffer {
         if capacity - self.end >= len {
             return capacity;
         }
-        // Moves are amortized: the buffer moves bytes only if enough bytes were consumed since the last move.
+        // Moves are amortized: the buffer moves bytes only if enough bytes were consumed since the last move, or if it
+        // is not allowed to grow any more.
         let may_move = self.start * 4 >= self.len() || capacity >= most;
         if needed <= capacity && may_move {
             return capacity;

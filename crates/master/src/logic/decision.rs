@@ -96,7 +96,7 @@ impl NextView {
     }
 }
 
-/// A session that expires.
+/// A session that expires, and the reason.
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub client: ClientId,

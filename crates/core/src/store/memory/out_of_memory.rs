@@ -506,7 +506,7 @@ impl Drop for MemoryWaitGuard<'_> {
     }
 }
 
-/// The result of asking the host for a block.
+/// The result of a request for a block, which the session's process (the [`Host`]) makes to memory nodes and master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockRequestResult {
     /// The session has got a block, which possibly has no room yet.
