@@ -121,6 +121,8 @@ fn ec_oriented_values_with_two_copies_survive_two_losses_at_once() {
 fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     let shape = ClusterShape {
         fabric: "tcp",
+        // Memory of one redundancy serves no other one, and this test uses three.
+        pool: "256MiB",
         nodes: 6,
         index_replicas: 3,
         data_replicas: 3,
