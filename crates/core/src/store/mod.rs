@@ -139,7 +139,8 @@ pub struct Store<F, H> {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Creates a session of `client` that follows `view`. The caller has checked `view` by [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
-        let memory = SessionMemory::new(client, view.geometry.block_bytes);
+        let counters = Arc::<Counters>::default();
+        let memory = SessionMemory::new(client, view.geometry.block_bytes, Arc::clone(&counters));
         let has_one_redundancy = Cell::new(session::has_one_redundancy(&view));
         Store {
             fabric,
@@ -148,7 +149,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             hash_key: view.hash_key,
             view: RefCell::new(Rc::new(view)),
             batches: RefCell::default(),
-            counters: Arc::default(),
+            counters,
             local_epochs: LocalEpochs::default(),
             memory,
             asks: VouchRequests::default(),

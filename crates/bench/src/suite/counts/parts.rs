@@ -75,13 +75,12 @@ impl ProgramPart {
 
     /// Returns the part to which a source file belongs; `None` if the file does not decide that.
     pub fn of_file(file: &str) -> Option<ProgramPart> {
-        const FILES: [(&str, ProgramPart); 16] = [
+        const FILES: [(&str, ProgramPart); 15] = [
             ("crates/fabric/src/copy", ProgramPart::Copies),
             ("crates/fabric/", ProgramPart::Verbs),
             ("crates/core/src/verbs", ProgramPart::Verbs),
             ("crates/core/src/slab", ProgramPart::Memory),
-            ("crates/core/src/store/memory/reclaim", ProgramPart::Memory),
-            ("crates/core/src/store/memory/out_of_memory", ProgramPart::Memory),
+            ("crates/core/src/store/memory/", ProgramPart::Memory),
             ("crates/core/src/store/session/pinned", ProgramPart::Epochs),
             ("crates/core/src/host", ProgramPart::Epochs),
             ("crates/core/src/store/", ProgramPart::Protocol),

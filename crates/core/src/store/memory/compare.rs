@@ -25,14 +25,15 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::MemoryUpkeep;
+use super::upkeep::MemoryUpkeep;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, guard, passes, right_or};
 use crate::slab::{Block, SeenFreeBits, Verification};
 use crate::store::Store;
+use crate::store::write::find_copies;
 use crate::verbs::Fabric;
-use crate::view::{MAX_REPLICAS, PoolPlace};
+use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
 /// The number of bytes of the index that are read in one phase, unless a single subtable has more.
 const PHASE_BYTES: u64 = 1 << 20;
@@ -47,81 +48,87 @@ struct ComparedBlock {
     primary_since: u64,
 }
 
-impl<F: Fabric, H: Host> Store<F, H> {
-    /// Continues the comparison of all unverified blocks: ends the comparison of blocks that have waited long enough,
-    /// and compares the other blocks with the index.
-    pub(super) async fn compare_unverified(&self) {
-        self.end_comparison().await;
-        let mut upkeep = self.upkeep();
-        let mut targets = self.targets(&upkeep);
-        if targets.is_empty() {
-            upkeep.finish();
-            return;
-        }
-        let compared = upkeep.compare(&mut targets).await;
+/// A comparison of blocks with the index, as an operation of the session.
+struct IndexComparison<'s, F: Fabric, H: Host> {
+    upkeep: MemoryUpkeep<'s, F, H>,
+    /// The blocks to compare, in the order of their addresses.
+    targets: Vec<ComparedBlock>,
+}
+
+/// Continues the comparison of all unverified blocks: ends the comparison of blocks that have waited long enough,
+/// and compares the other blocks with the index.
+pub(super) async fn compare_unverified<F: Fabric, H: Host>(store: &Store<F, H>) {
+    end_comparison(store).await;
+    let upkeep = MemoryUpkeep::begin(store);
+    let targets = targets(&upkeep);
+    if targets.is_empty() {
         upkeep.finish();
-        if !compared {
-            return;
-        }
-        let mark = self.host.mark();
-        let mut slabs = self.memory.slabs.borrow_mut();
-        for ComparedBlock { block, taken, kept, primary_since, .. } in targets {
-            let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
-            let garbage = garbage.map(|(object, _)| object).collect();
-            if let Some(found) = slabs.find(block) {
-                found.primary_since = primary_since;
-                found.unverify(Verification::Compared { mark, garbage });
-            }
-        }
+        return;
     }
-
-    fn targets(&self, upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedBlock> {
-        let slabs = self.memory.slabs.borrow();
-        let due = slabs.aside().iter();
-        let is_quiet = |b: &Block| passes(Mutant::ComparesBesideWrites, b.is_quiet());
-        let due = due.filter(|b| {
-            *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none()
-        });
-        let target = |b: &Block| {
-            let shape = b.shape;
-            let taken = b.taken();
-            let primary_since = upkeep.primary_since(b.address)?;
-            let kept = vec![false; taken.len()];
-            Some(ComparedBlock { block: b.address, shape, taken, kept, primary_since })
-        };
-        let mut targets: Vec<ComparedBlock> = due.filter_map(target).collect();
-        targets.sort_unstable_by_key(|target| target.block);
-        targets
+    let mut comparison = IndexComparison { upkeep, targets };
+    let compared = comparison.compare().await;
+    let IndexComparison { upkeep, targets } = comparison;
+    upkeep.finish();
+    if !compared {
+        return;
     }
-
-    /// Sets free the garbage of those blocks whose comparison has waited long enough (step 4).
-    async fn end_comparison(&self) {
-        let settled: Vec<(Address, u64, Vec<u32>)> = {
-            let slabs = self.memory.slabs.borrow();
-            let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
-            let due = quiet.filter_map(|b| match b.verification() {
-                Verification::Compared { mark, garbage } => {
-                    let is_settled = self.host.is_settled(*mark);
-                    let is_settled = passes(Mutant::ComparedIsNotSettled, is_settled);
-                    is_settled.then(|| (b.address, *mark, garbage.clone()))
-                }
-                Verification::Verified | Verification::Due => None,
-            });
-            due.collect()
-        };
-        for (block, mark, garbage) in settled {
-            let mut upkeep = self.upkeep();
-            upkeep.set_garbage_free(block, mark, &garbage).await;
-            upkeep.finish();
+    let mark = store.host.mark();
+    let mut slabs = store.memory.slabs.borrow_mut();
+    for ComparedBlock { block, taken, kept, primary_since, .. } in targets {
+        let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
+        let garbage = garbage.map(|(object, _)| object).collect();
+        if let Some(found) = slabs.find(block) {
+            found.primary_since = primary_since;
+            found.unverify(Verification::Compared { mark, garbage });
         }
     }
 }
 
-impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
+fn targets<F: Fabric, H: Host>(upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedBlock> {
+    let slabs = upkeep.op.store.memory.slabs.borrow();
+    let due = slabs.aside().iter();
+    let is_quiet = |b: &Block| passes(Mutant::ComparesBesideWrites, b.is_quiet());
+    let due = due
+        .filter(|b| *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none());
+    let target = |b: &Block| {
+        let shape = b.shape;
+        let taken = b.taken();
+        let primary_since = upkeep.primary_since(b.address)?;
+        let kept = vec![false; taken.len()];
+        Some(ComparedBlock { block: b.address, shape, taken, kept, primary_since })
+    };
+    let mut targets: Vec<ComparedBlock> = due.filter_map(target).collect();
+    targets.sort_unstable_by_key(|target| target.block);
+    targets
+}
+
+/// Sets free the garbage of those blocks whose comparison has waited long enough (step 4).
+async fn end_comparison<F: Fabric, H: Host>(store: &Store<F, H>) {
+    let settled: Vec<(Address, u64, Vec<u32>)> = {
+        let slabs = store.memory.slabs.borrow();
+        let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
+        let due = quiet.filter_map(|b| match b.verification() {
+            Verification::Compared { mark, garbage } => {
+                let is_settled = store.host.is_settled(*mark);
+                let is_settled = passes(Mutant::ComparedIsNotSettled, is_settled);
+                is_settled.then(|| (b.address, *mark, garbage.clone()))
+            }
+            Verification::Verified | Verification::Due => None,
+        });
+        due.collect()
+    };
+    for (block, mark, garbage) in settled {
+        let mut upkeep = MemoryUpkeep::begin(store);
+        upkeep.set_garbage_free(block, mark, &garbage).await;
+        upkeep.finish();
+    }
+}
+
+impl<F: Fabric, H: Host> IndexComparison<'_, F, H> {
     /// Reads the index and notes which objects its slots lead to. Returns false if the comparison has to be repeated
     /// later.
-    async fn compare(&mut self, targets: &mut [ComparedBlock]) -> bool {
-        let view = self.op.view.clone();
+    async fn compare(&mut self) -> bool {
+        let view = self.upkeep.op.view.clone();
         let bytes = view.geometry.subtable_bytes();
         let together = (PHASE_BYTES / (bytes * MAX_REPLICAS as u64)).max(1) as usize;
         if view.change.is_some() {
@@ -131,8 +138,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let most = right_or(Mutant::ComparesPrimariesOnly, MAX_REPLICAS, 1);
             let replicas = subtables.iter().flat_map(|s| s.replicas().iter().take(most)).copied();
             let mut keeping = Vec::new();
-            if !self.note_all(replicas, bytes, targets, &mut keeping).await
-                || !self.note_copies(keeping, targets).await
+            if !self.note_all(replicas, bytes, &mut keeping).await
+                || !self.note_copies(keeping).await
             {
                 return false;
             }
@@ -142,14 +149,14 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
 
     /// Notes the copies that these words protect. Returns false if a copy was possibly not found, or a newer view has
     /// come.
-    async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [ComparedBlock]) -> bool {
+    async fn note_copies(&mut self, mut keeping: Vec<Slot>) -> bool {
         keeping.sort_unstable_by_key(|word| word.0);
         keeping.dedup();
-        let Some(copies) = self.op.copies_of(&keeping).await else { return false };
+        let Some(copies) = find_copies(&mut self.upkeep.op, &keeping).await else { return false };
         for copy in &copies {
-            self.note_object(copy.address(), targets);
+            note_object(&self.upkeep.op.view, copy.address(), &mut self.targets);
         }
-        !self.op.newer_view_has_come()
+        !self.upkeep.op.newer_view_has_come()
     }
 
     /// Reads these replicas of subtables, in one phase, and notes the objects that their words protect. Returns false
@@ -158,37 +165,41 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         &mut self,
         replicas: impl Iterator<Item = PoolPlace>,
         bytes: u64,
-        targets: &mut [ComparedBlock],
         keeping: &mut Vec<Slot>,
     ) -> bool {
         let of_copies = |target: &ComparedBlock| {
-            let region = self.op.view.region_of(target.block);
+            let region = self.upkeep.op.view.region_of(target.block);
             region.is_some_and(|(region, _)| region.copies_on().is_some())
         };
-        let follows = guard(Mutant::CompareIgnoresCopies, targets.iter().any(of_copies));
-        self.op.batch.clear();
+        let follows = guard(Mutant::CompareIgnoresCopies, self.targets.iter().any(of_copies));
+        self.upkeep.op.batch.clear();
         let mut reads = Vec::new();
         for place in replicas {
             for at in (0..bytes).step_by(PHASE_BYTES as usize) {
                 let count = PHASE_BYTES.min(bytes - at);
-                reads.push(self.op.batch.read(place.node, place.offset + at, count as u32));
+                reads.push(self.upkeep.op.batch.read(place.node, place.offset + at, count as u32));
             }
         }
-        self.op.phase().await;
+        self.upkeep.op.phase().await;
         // A view change must not wait for a comparison, so the comparison ends.
-        if self.op.newer_view_has_come() {
+        if self.upkeep.op.newer_view_has_come() {
             return false;
         }
         for read in reads {
-            let Ok(bytes) = self.op.batch.data(read) else { return false };
+            let Ok(bytes) = self.upkeep.op.batch.data(read) else { return false };
             let most = right_or(Mutant::ComparesFewSlots, usize::MAX, 8);
             for word in bytes.as_chunks().0.iter().take(most) {
                 let word = Slot(u64::from_le_bytes(*word));
                 if let Some(object) = word.object() {
-                    self.note_object(object, targets);
+                    note_object(&self.upkeep.op.view, object, &mut self.targets);
                 }
                 if follows
-                    && self.op.view.object_of(word).is_some_and(|object| object.has_copy(word))
+                    && self
+                        .upkeep
+                        .op
+                        .view
+                        .object_of(word)
+                        .is_some_and(|object| object.has_copy(word))
                 {
                     keeping.push(word);
                 }
@@ -196,15 +207,9 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
         true
     }
+}
 
-    fn note_object(&self, object: Address, targets: &mut [ComparedBlock]) {
-        let Some((block, offset)) = self.op.view.geometry.block_of(object) else { return };
-        let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else { return };
-        if let Some(object) = targets[at].shape.object_at(offset) {
-            targets[at].kept[object as usize] = true;
-        }
-    }
-
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     async fn set_garbage_free(&mut self, block: Address, mark: u64, garbage: &[u32]) {
         let Some(primary_since) = self.primary_since(block) else { return };
         self.seal(&[block]).await;
@@ -249,6 +254,17 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         self.op.phase().await;
         let bytes = self.op.batch.data(read).ok()?;
         Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
+    }
+}
+
+/// Notes that a slot leads to an object, if the object's block is compared.
+fn note_object(view: &View, object: Address, targets: &mut [ComparedBlock]) {
+    let Some((block, offset)) = view.geometry.block_of(object) else { return };
+    let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else {
+        return;
+    };
+    if let Some(object) = targets[at].shape.object_at(offset) {
+        targets[at].kept[object as usize] = true;
     }
 }
 

@@ -1,6 +1,6 @@
 //! The memory of a session: the objects that it can allocate, and those that it has freed.
 //!
-//! [`SessionMemory`] owns the session's blocks, sorted into slabs, and the list of freed objects. A [`MemoryUpkeep`] is
+//! [`SessionMemory`] owns the session's blocks, sorted into slabs, and the list of freed objects. A [`MemoryUpkeep`](upkeep::MemoryUpkeep) is
 //! an operation of the session that maintains its own blocks.
 //!
 //! The order of calls, for one object:
@@ -18,29 +18,37 @@
 //! 6. A session that leaves seals its blocks, and hands on what is left of them ([`seal`]).
 
 mod compare;
+mod freed;
 mod out_of_memory;
 mod reclaim;
 mod seal;
+mod upkeep;
 
-pub(super) use reclaim::{MemoryHold, SET_FREE_TOGETHER, is_frozen};
+pub(super) use freed::{MemoryHold, SET_FREE_TOGETHER, set_free};
+pub(super) use out_of_memory::{MemoryLookAhead, MemorySearch};
 
+use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
-use reclaim::PendingFreeBits;
+use freed::PendingFreeBits;
 
-use super::{Store, StoreOp};
 use crate::host::Host;
 use crate::layout::{Address, Slot};
-use crate::slab::{Allocation, SlabKind, SlabShortage, Slabs};
-use crate::stats::OpKind;
-use crate::verbs::{ClientId, Fabric};
+use crate::mutant::{Mutant, removed};
+use crate::slab::{Allocation, Block, BlockZeroing, SlabKind, SlabShortage, Slabs};
+use crate::stats::Counters;
+use crate::verbs::ClientId;
 use crate::view::View;
+
+/// The smallest distance between two times at which all blocks are made unverified, in marks (`Epochs::mark`).
+const UNVERIFY_PAUSE: u64 = 256;
 
 /// The blocks of a session, and the objects that it has freed.
 pub(super) struct SessionMemory {
     slabs: RefCell<Slabs>,
     /// Freed objects whose free bits are not set yet.
-    freed: PendingFreeBits,
+    pub freed: PendingFreeBits,
+    counters: Arc<Counters>,
     /// The number of phases that the session has used to read free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation of the session collects free memory.
@@ -55,16 +63,107 @@ pub(super) struct SessionMemory {
 
 impl SessionMemory {
     /// Creates the memory of a session of `client`, without a block.
-    pub fn new(client: ClientId, block_bytes: u64) -> SessionMemory {
+    pub fn new(client: ClientId, block_bytes: u64, counters: Arc<Counters>) -> SessionMemory {
         SessionMemory {
             slabs: RefCell::new(Slabs::new(client, block_bytes)),
             freed: PendingFreeBits::default(),
+            counters,
             looks: Cell::new(0),
             reclaiming: Cell::new(false),
             unverifies_from: Cell::new(0),
             allocating: Cell::new(0),
             pool_was_empty: Cell::new(false),
         }
+    }
+
+    /// Allocates an object from one of this session's slabs, in this view, preferably beside the subtable `beside`. A
+    /// block that is not in use is taken into use if at least one in `least` of its objects is free. Returns `None` if
+    /// the slab has no memory.
+    pub fn allocate(
+        &self,
+        kind: SlabKind,
+        least: u32,
+        view: &View,
+        beside: Option<u32>,
+    ) -> Option<Allocation> {
+        let best = beside.map(|at| (at, move |block| view.lies_beside(block, at)));
+        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
+    }
+
+    /// Gives an object back to its slab, if no CAS has named the object.
+    pub fn give_back(&self, host: &impl Host, object: &Allocation) {
+        let mut slabs = self.slabs.borrow_mut();
+        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
+    }
+
+    /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation of this session
+    /// searches for memory. Of a class that is short in this session, offers only some blocks.
+    pub fn offer(&self, host: &impl Host) {
+        if self.allocating.get() == 0 {
+            // Other sessions have possibly taken some of the offered blocks already.
+            self.take_back(host);
+            let mut slabs = self.slabs.borrow_mut();
+            if host.take_memory_call() || self.pool_was_empty.get() {
+                slabs.use_one();
+            }
+            let (spare, surplus) = slabs.offer();
+            let frees_soon = slabs.frees_soon();
+            drop(slabs);
+            host.offer(spare, surplus, frees_soon);
+        }
+    }
+
+    /// Offers other sessions the block for objects of this slab, which holds log objects, until this session's next
+    /// DELETE. For use when there are too few such blocks for all sessions.
+    pub fn lend(&self, host: &impl Host, kind: SlabKind) {
+        self.slabs.borrow_mut().lend(kind);
+        self.offer(host);
+    }
+
+    /// Takes the offered blocks back that no other session has taken.
+    pub fn take_back(&self, host: &impl Host) {
+        let gone = host.take_back();
+        let unmarked = self.slabs.borrow_mut().take_back(&gone);
+        self.counters.add_left_to_comparison(unmarked);
+    }
+
+    /// Makes all blocks unverified, so that they are compared with the index: the last resort, used only once in a
+    /// while. If a session was too late to set its free bits, they are never set (`Epochs::may_set_free`), and it is
+    /// not known where they are missing. Returns whether any block was verified before.
+    fn unverify_all(&self, host: &impl Host) -> bool {
+        let now = host.mark();
+        if now < self.unverifies_from.get() {
+            return false;
+        }
+        self.unverifies_from.set(now + UNVERIFY_PAUSE);
+        self.slabs.borrow_mut().unverify_all()
+    }
+
+    /// Returns whether free bits of a block were seen.
+    fn is_seen(&self, block: Address) -> bool {
+        self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
+    }
+
+    /// Returns whether an emptied block still waits for the end of its window. If so, takes a new mark, so that the
+    /// session wants later epochs.
+    fn waits_for_its_window(&self, host: &impl Host, block: Address) -> bool {
+        let epoch = window_epoch(host);
+        let mut slabs = self.slabs.borrow_mut();
+        let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
+        let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
+        found.scrubbed = Some(BlockZeroing::Done(host.mark()));
+        true
+    }
+
+    /// Returns whether some block waits for the end of its window. If so, takes a mark, so that the session wants later
+    /// epochs.
+    fn any_waits_for_its_window(&self, host: &impl Host) -> bool {
+        let epoch = window_epoch(host);
+        let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
+        if waits {
+            host.mark();
+        }
+        waits
     }
 
     /// Notes that the header of an object's block is written.
@@ -117,19 +216,16 @@ impl SessionMemory {
     }
 }
 
-/// An operation of the session that maintains the session's own blocks.
-struct MemoryUpkeep<'s, F: Fabric, H: Host> {
-    op: StoreOp<'s, F, H>,
+/// Returns whether the view forbids new objects in a block, because it has frozen the block's region.
+pub(in crate::store) fn is_frozen(view: &View, block: Address) -> bool {
+    view.change.is_some()
+        && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
+        && !removed(Mutant::WritesWhileFrozen)
 }
 
-impl<F: Fabric, H: Host> Store<F, H> {
-    fn upkeep(&self) -> MemoryUpkeep<'_, F, H> {
-        MemoryUpkeep { op: self.operation() }
-    }
-}
-
-impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    fn finish(self) {
-        self.op.finish(OpKind::Reclaim);
-    }
+/// Returns the epoch that decides whether the windows of blocks have ended. This is not the newest epoch: another
+/// master's epochs are far ahead, and a session that has not heard of them yet still relies on words that it saw a
+/// moment ago.
+fn window_epoch(host: &impl Host) -> u64 {
+    if removed(Mutant::JumpsEndWindows) { host.epoch() } else { host.passed_epoch() }
 }

@@ -25,20 +25,18 @@
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
-use super::reclaim::{CollectResult, is_frozen};
+use super::reclaim::{BlockCollector, CollectResult, read_headers};
+use super::{is_frozen, set_free, window_epoch};
 use crate::data::Region;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{BlockAnswer, GiveUp, Host};
 use crate::mutant::{Mutant, removed};
-use crate::race::Key;
-use crate::slab::{Allocation, Block, SlabKind, SlabShortage, Slabs, USED_AGAIN_AT};
+use crate::slab::{Block, SlabKind, SlabShortage, Slabs, USED_AGAIN_AT};
 use crate::store::Store;
 use crate::store::session::OperationPin;
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// The smallest distance between two times at which all blocks are made unverified, in marks (`Epochs::mark`).
-const UNVERIFY_PAUSE: u64 = 256;
 /// The largest number of blocks that are asked for together when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
 /// The number of times that a search finds nothing to wait for, before it fails: no session has a block to hand on, and
@@ -53,171 +51,86 @@ const PAUSES_PER_WAIT: u32 = 10;
 /// session's blocks.
 const RECLAIM_PAUSES: u32 = 128;
 
-impl<F: Fabric, H: Host> Store<F, H> {
-    /// Allocates an object from one of this session's slabs, in this view, preferably beside the subtable `beside`. A
-    /// block that is not in use is taken into use if at least one in `least` of its objects is free. Returns `None` if
-    /// the slab has no memory.
-    pub(in crate::store) fn allocate(
-        &self,
-        kind: SlabKind,
-        least: u32,
-        view: &View,
-        beside: Option<u32>,
-    ) -> Option<Allocation> {
-        let best = beside.map(|at| (at, move |block| view.lies_beside(block, at)));
-        self.memory.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
-    }
+/// A search for memory in advance, for one slab.
+pub(in crate::store) struct MemoryLookAhead<'s, F, H> {
+    pub store: &'s Store<F, H>,
+    pub kind: SlabKind,
+}
 
-    /// Gives an object back to its slab, if no CAS has named the object.
-    pub(in crate::store) fn give_back(&self, object: &Allocation) {
-        let host = &self.host;
-        let mut slabs = self.memory.slabs.borrow_mut();
-        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
-    }
-
+impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
     /// Searches for memory in advance, when half of a block's objects are used up. If an object should have been beside
     /// a subtable but was not, searches for a block there instead.
-    pub(in crate::store) async fn look_ahead(&self, kind: SlabKind, lack: SlabShortage) {
-        let _ends = MemorySearchGuard::begin(&self.memory.allocating);
-        self.take_back();
-        self.set_free(1).await;
+    pub async fn run(&self, lack: SlabShortage) {
+        let store = self.store;
+        let _ends = MemorySearchGuard::begin(&store.memory.allocating);
+        store.memory.take_back(&store.host);
+        set_free(store, 1).await;
         if let SlabShortage::Beside(subtable) = lack {
-            return self.look_beside(kind, subtable).await;
+            return self.look_beside(subtable).await;
         }
-        self.collect(kind, USED_AGAIN_AT, None, false).await;
+        self.collector(None).collect(false).await;
     }
 
     /// Searches for a block beside a subtable: among the session's blocks, then elsewhere if the pool has blocks to
     /// spare. Does nothing if the pool is empty, because then each slab keeps only one block in use, and other sessions
     /// get the rest. A failure is no error, because writes can do without such a block.
-    async fn look_beside(&self, kind: SlabKind, subtable: u32) {
-        if !self.memory.slabs.borrow_mut().begin_look(kind) {
+    async fn look_beside(&self, subtable: u32) {
+        let Self { store, kind } = *self;
+        if !store.memory.slabs.borrow_mut().begin_look(kind) {
             return;
         }
-        let mut looking = BetterBlockGuard { slabs: &self.memory.slabs, kind, found: false };
-        let view = self.newest_view();
+        let mut looking = BetterBlockGuard { slabs: &store.memory.slabs, kind, found: false };
+        let view = store.newest_view();
         let at = view.subtables.get(subtable as usize);
         let is_one = |region: &Region| {
             let lies_there = at.is_some_and(|at| region.lies_beside(at));
             region.redundancy() == kind.redundancy && lies_there
         };
-        if self.memory.pool_was_empty.get() || !view.regions.iter().any(is_one) {
+        if store.memory.pool_was_empty.get() || !view.regions.iter().any(is_one) {
             return;
         }
-        self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
+        self.collector(Some(subtable)).collect(false).await;
         let is_used = || {
             let lies_there = |block| view.lies_beside(block, subtable);
             let is_frozen = |block| is_frozen(&view, block);
-            self.memory.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
+            store.memory.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
         };
         // The block is taken into use at once, because a block that is not in use is offered to other sessions, and
         // this session cannot use it until it is taken back.
         looking.found = is_used();
         if !looking.found {
             let least = &mut { USED_AGAIN_AT };
-            let search = MemorySearch { store: self, kind, to_delete: false, least, view: &view };
+            let search = MemorySearch { store, kind, to_delete: false, least, view: &view };
             let _ = search.ask_for_block(false, Some(subtable)).await;
             looking.found = is_used();
         }
     }
 
-    /// Waits until there is memory to allocate from, or a newer view has come. The caller must be unpinned meanwhile:
-    /// otherwise memory that it possibly knows would never become reclaimable. `to_delete` says that the memory is for
-    /// a DELETE, which is allowed to take blocks that are kept back.
-    pub(in crate::store) async fn await_room(
-        &self,
-        kind: SlabKind,
-        to_delete: bool,
-        least: &mut u32,
-        view: &Arc<View>,
-    ) -> Result<(), Error> {
-        self.take_back();
-        MemorySearch { store: self, kind, to_delete, least, view }.run().await
-    }
-
-    /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation of this session
-    /// searches for memory. Of a class that is short in this session, offers only some blocks.
-    pub(in crate::store) fn offer(&self) {
-        if self.memory.allocating.get() == 0 {
-            // Other sessions have possibly taken some of the offered blocks already.
-            self.take_back();
-            let mut slabs = self.memory.slabs.borrow_mut();
-            if self.host.take_memory_call() || self.memory.pool_was_empty.get() {
-                slabs.use_one();
-            }
-            let (spare, surplus) = slabs.offer();
-            let frees_soon = slabs.frees_soon();
-            drop(slabs);
-            self.host.offer(spare, surplus, frees_soon);
-        }
-    }
-
-    /// Offers other sessions the block for log objects until this session's next DELETE. For use when there are too few
-    /// such blocks for all sessions.
-    pub(in crate::store) fn lend(&self, key: Key<'_>) {
-        if let Some(kind) = SlabKind::of_logs(key.len()) {
-            self.memory.slabs.borrow_mut().lend(kind);
-            self.offer();
-        }
-    }
-
-    pub(in crate::store) fn take_back(&self) {
-        let gone = self.host.take_back();
-        let unmarked = self.memory.slabs.borrow_mut().take_back(&gone);
-        self.counters.add_left_to_comparison(unmarked);
-    }
-
-    /// Waits a little for blocks that other sessions hand on. During the wait, offers to them the blocks that this
-    /// session does not need.
-    async fn await_others(&self) {
-        self.offer_during(self.host.await_others()).await;
-    }
-
-    /// Pauses, so that some of the session's own memory can become free. During the pause, offers to other sessions the
-    /// blocks that this session does not need.
-    async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
-        self.offer_during(self.host.pause(attempt)).await
-    }
-
-    /// Awaits `waiting`. Meanwhile offers the blocks that are not needed here to other sessions.
-    async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
-        let _pauses = MemoryWaitGuard::begin(&self.memory.allocating);
-        self.offer();
-        let done = waiting.await;
-        self.take_back();
-        done
-    }
-
-    /// Makes all blocks unverified, so that they are compared with the index: the last resort, used only once in a
-    /// while. If a session was too late to set its free bits, they are never set (`Epochs::may_set_free`), and it is
-    /// not known where they are missing. Returns whether any block was verified before.
-    fn unverify_all(&self) -> bool {
-        let now = self.host.mark();
-        if now < self.memory.unverifies_from.get() {
-            return false;
-        }
-        self.memory.unverifies_from.set(now + UNVERIFY_PAUSE);
-        self.memory.slabs.borrow_mut().unverify_all()
+    fn collector(&self, beside: Option<u32>) -> BlockCollector<'s, F, H> {
+        let Self { store, kind } = *self;
+        BlockCollector { store, kind, least: USED_AGAIN_AT, beside }
     }
 }
 
-/// A search for memory for one slab.
-struct MemorySearch<'s, F, H> {
-    store: &'s Store<F, H>,
-    kind: SlabKind,
+/// A search for memory for one slab. The operation that searches must be unpinned meanwhile: otherwise memory that the
+/// operation possibly knows would never become reclaimable.
+pub(in crate::store) struct MemorySearch<'s, F, H> {
+    pub store: &'s Store<F, H>,
+    pub kind: SlabKind,
     /// Whether the memory is for a DELETE, which is allowed to take blocks that are kept back.
-    to_delete: bool,
+    pub to_delete: bool,
     /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
-    least: &'s mut u32,
+    pub least: &'s mut u32,
     /// The view by which memory is searched.
-    view: &'s Arc<View>,
+    pub view: &'s Arc<View>,
 }
 
-impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
+impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     /// Waits until there is memory to allocate from, or a newer view has come. For each slab, only one operation at a
     /// time searches, and the other operations pause.
-    async fn run(&mut self) -> Result<(), Error> {
+    pub async fn run(&mut self) -> Result<(), Error> {
         let Self { store, kind, .. } = *self;
+        store.memory.take_back(&store.host);
         for attempt in 0.. {
             if self.has_room() || self.has_newer_view() {
                 return Ok(());
@@ -225,7 +138,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if store.memory.slabs.borrow_mut().begin_ask(kind) {
                 let _ends = AllocBlockGuard { slabs: &store.memory.slabs, kind };
                 let _allocates = MemorySearchGuard::begin(&store.memory.allocating);
-                store.take_back();
+                store.memory.take_back(&store.host);
                 let done = self.search().await;
                 store.host.end_search(kind);
                 return done;
@@ -240,9 +153,9 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
 
     /// Searches until there is memory to allocate from, or a newer view has come.
     async fn search(&mut self) -> Result<(), Error> {
-        let Self { store, kind, to_delete, .. } = *self;
-        store.set_free(1).await;
-        store.collect(kind, *self.least, None, false).await;
+        let Self { store, to_delete, .. } = *self;
+        set_free(store, 1).await;
+        self.collector().collect(false).await;
         // If the pool has no block left, a request for a block makes other sessions hand over blocks. So the session's
         // own objects come first.
         if to_delete || store.memory.pool_was_empty.get() {
@@ -255,7 +168,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
         while asked == BlockRequestResult::Block && !self.has_room() {
             if to_delete {
                 // A DELETE prefers to wait for reclaimable objects, and leaves the last blocks to other operations.
-                store.collect(kind, *self.least, None, false).await;
+                self.collector().collect(false).await;
                 if self.await_reclaimable().await {
                     return Ok(());
                 }
@@ -272,28 +185,29 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if is_newer || self.has_room() {
                 return Ok(());
             }
-            match store.collect(kind, *self.least, None, true).await {
+            match self.collector().collect(true).await {
                 CollectResult::Waiting => {}
                 // The search has ended, because `collect` has made room.
                 CollectResult::Nothing if self.has_room() => return Ok(()),
                 CollectResult::Freed | CollectResult::Nothing
                     if asked == BlockRequestResult::Called =>
                 {
-                    store.await_others().await;
+                    self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
                     asked = self.ask().await?;
                 }
                 // One of the session's blocks can be used when its window ends, in some seconds. Other sessions
                 // possibly return blocks before that, so the operation asks again now and then.
                 CollectResult::Nothing
-                    if asked == BlockRequestResult::Nothing && store.any_waits_for_its_window() =>
+                    if asked == BlockRequestResult::Nothing
+                        && store.memory.any_waits_for_its_window(&store.host) =>
                 {
                     if attempt % ASKED_EVERY == 0 {
                         asked = self.ask().await?;
                     }
                 }
                 CollectResult::Nothing if asked == BlockRequestResult::Nothing => {
-                    if !store.unverify_all() {
+                    if !store.memory.unverify_all(&store.host) {
                         // When other sessions were asked, they possibly needed all their memory, so this operation asks
                         // several times. But if no session was doing anything, there was a moment in this operation at
                         // which there was no memory at all.
@@ -316,11 +230,37 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                     together = (together * 2).min(ASKED_TOGETHER);
                 }
             }
-            if store.pause_and_offer(attempt).await.is_err() {
+            if self.pause_and_offer(attempt).await.is_err() {
                 return Err(Error::OutOfMemory);
             }
             attempt += 1;
         }
+    }
+
+    fn collector(&self) -> BlockCollector<'s, F, H> {
+        BlockCollector { store: self.store, kind: self.kind, least: *self.least, beside: None }
+    }
+
+    /// Waits a little for blocks that other sessions hand on. During the wait, offers to them the blocks that this
+    /// session does not need.
+    async fn await_others(&self) {
+        self.offer_during(self.store.host.await_others()).await;
+    }
+
+    /// Pauses, so that some of the session's own memory can become free. During the pause, offers to other sessions the
+    /// blocks that this session does not need.
+    async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
+        self.offer_during(self.store.host.pause(attempt)).await
+    }
+
+    /// Awaits `waiting`. Meanwhile offers the blocks that are not needed here to other sessions.
+    async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
+        let store = self.store;
+        let _pauses = MemoryWaitGuard::begin(&store.memory.allocating);
+        store.memory.offer(&store.host);
+        let done = waiting.await;
+        store.memory.take_back(&store.host);
+        done
     }
 
     fn has_room(&self) -> bool {
@@ -349,7 +289,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             if !any || store.host.pause(attempt).await.is_err() {
                 break;
             }
-            store.reclaim_what_is_due(kind, least).await;
+            self.collector().reclaim_what_is_due().await;
         }
         self.has_room()
     }
@@ -370,7 +310,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                 return Ok(asked);
             }
             // While this operation waits, other sessions can have the blocks that it does not need.
-            store.offer_during(store.host.await_pool(self.view)).await;
+            self.offer_during(store.host.await_pool(self.view)).await;
             if self.has_newer_view() {
                 return Ok(BlockRequestResult::NewerView);
             }
@@ -380,8 +320,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             // From here on, a block with a single free object is good enough.
             *self.least = u32::MAX;
             store.memory.slabs.borrow_mut().set_full_aside(kind);
-            store.set_free(1).await;
-            store.collect(kind, *self.least, None, false).await;
+            set_free(store, 1).await;
+            self.collector().collect(false).await;
             if self.has_room() {
                 return Ok(BlockRequestResult::Block);
             }
@@ -390,7 +330,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
 
     /// Returns whether the slab has a block whose header is still to be read.
     fn has_unread(&self) -> bool {
-        let epoch = self.store.window_epoch();
+        let epoch = window_epoch(&self.store.host);
         let mut slabs = self.store.memory.slabs.borrow_mut();
         slabs.blocks().any(|b| b.kind == self.kind && b.is_unread(epoch))
     }
@@ -399,7 +339,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     /// has come.
     async fn await_headers(&self) -> Result<bool, Error> {
         for attempt in 0.. {
-            self.store.read_headers().await;
+            read_headers(self.store).await;
             if !self.has_unread() {
                 return Ok(false);
             }

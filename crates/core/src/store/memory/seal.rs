@@ -11,8 +11,9 @@
 
 use alloc::vec::Vec;
 
-use super::MemoryUpkeep;
-use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
+use super::freed::{by_word, set_free};
+use super::reclaim::LOOKED_AT_TOGETHER;
+use super::upkeep::MemoryUpkeep;
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
@@ -27,15 +28,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// that can be sealed, and returns the remainder of each block. A block whose bits could not be set becomes
     /// unverified. To be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<BlockRemainder> {
-        self.take_back();
-        self.set_free(1).await;
+        self.memory.take_back(&self.host);
+        set_free(self, 1).await;
         self.memory.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.memory.slabs.borrow();
             let idle = |b: &Block| (b.address, b.not_set_free().collect::<Vec<Address>>());
             slabs.aside().iter().map(idle).collect()
         };
-        let mut upkeep = self.upkeep();
+        let mut upkeep = MemoryUpkeep::begin(self);
         let to_seal = blocks.iter().filter(|(_, idle)| !idle.is_empty()).map(|(block, _)| *block);
         for blocks in to_seal.collect::<Vec<Address>>().chunks(LOOKED_AT_TOGETHER) {
             upkeep.seal(blocks).await;
@@ -62,7 +63,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
 impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// Seals those of these blocks that can be sealed, by WRITEs of their headers, in one phase.
-    pub(in crate::store) async fn seal(&mut self, blocks: &[Address]) {
+    pub(super) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
         }

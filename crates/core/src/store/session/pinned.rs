@@ -228,7 +228,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// memory that this word protected; the hold is published before the operation is unpinned.
     pub fn suspend(&mut self, replaced: bool) {
         if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
-            self.held = Some(self.store.hold(since));
+            self.held = Some(self.store.memory.freed.hold(&self.store.host, since));
         }
         if guard(Mutant::SuspendedIsForgotten, !self.suspended) {
             self.suspended = true;
@@ -245,7 +245,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// Returns whether the operation must not free the memory that it holds, because this memory was left to a
     /// comparison while the operation was suspended.
     pub fn has_lost_hold(&self) -> bool {
-        self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
+        self.held.as_ref().is_some_and(|hold| self.store.memory.freed.is_lost(hold))
     }
 
     /// Notes that the present attempt has an object, until [`OperationPin::end_object`].
@@ -262,7 +262,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// Ends the hold, if there is one, after the memory was freed or left alone.
     pub fn end_hold(&mut self) {
         if let Some(hold) = self.held.take() {
-            self.store.end_hold(&hold);
+            self.store.memory.freed.end_hold(&self.store.host, &hold);
         }
     }
 

@@ -346,14 +346,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &View,
     ) -> Result<Attempt<'i>, CannotBegin> {
         let beside = self.best_beside(hint, intent.slab, view);
-        let object = self.allocate(intent.slab, least, view, beside);
+        let object = self.memory.allocate(intent.slab, least, view, beside);
         let object = object.ok_or(CannotBegin::NoRoom(intent.slab))?;
         let mut attempt = Attempt::new(intent, hint, object);
         if intent.slab.turns() > 1 {
             match self.allocate_copies(intent, &object, least, view) {
                 Ok(copies) => attempt.copies = copies,
                 Err(why) => {
-                    self.give_back(&object);
+                    self.memory.give_back(&self.host, &object);
                     return Err(why);
                 }
             }
@@ -441,7 +441,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.pin.end_object();
         match (&attempt.in_place, attempt.step.is_mentioned()) {
             (None, true) => self.store.memory.end_write(&attempt.object),
-            (None, false) => self.store.give_back(&attempt.object),
+            (None, false) => self.store.memory.give_back(&self.store.host, &attempt.object),
             (Some(_), _) => self.store.memory.end_move(&attempt.object),
         }
         if !attempt.copies.is_empty() || attempt.in_place.is_some() {

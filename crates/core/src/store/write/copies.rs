@@ -18,10 +18,9 @@ use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, WriteValue};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
+use crate::layout::{Identity, MAX_COPIES, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, guard, passes, right_or};
 use crate::slab::{Allocation, SlabKind};
-use crate::stats::OpKind;
 use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
@@ -51,7 +50,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             match self.allocate_copy(intent, node, least, view) {
                 Ok(copy) => copies.push(copy),
                 Err(why) => {
-                    copies.iter().for_each(|copy| self.give_back(copy));
+                    copies.iter().for_each(|copy| self.memory.give_back(&self.host, copy));
                     return Err(why);
                 }
             }
@@ -74,33 +73,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             bytes: value,
             max_bytes: view.geometry.max_value_bytes as usize,
         })?;
-        self.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
-    }
-
-    /// Returns those of the given slot words that lead to objects with copies.
-    pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
-        let view = self.view.borrow();
-        let is_oriented = view.regions.iter().any(|region| region.is_oriented());
-        if !guard(Mutant::CopiesLeak, is_oriented) {
-            return Vec::new();
-        }
-        let has_copy =
-            |word: &&Slot| view.object_of(**word).is_some_and(|object| object.has_copy(**word));
-        words.iter().filter(has_copy).copied().collect()
-    }
-
-    /// Returns the copies of these replaced words. Copies that cannot be found stay allocated until a comparison.
-    pub(in crate::store) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
-        let mut op = self.operation();
-        let found = op.copies_of(words).await;
-        op.finish(OpKind::Reclaim);
-        match found {
-            Some(found) => found.iter().map(|copy| copy.address()).collect(),
-            None => {
-                self.counters.add_left_to_comparison(words.len() as u64);
-                Vec::new()
-            }
-        }
+        self.memory.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
     }
 }
 
@@ -132,7 +105,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let stands = matches!(ended, Ok(AttemptEnd::Done(Some(_))));
         for copy in &attempt.copies {
             if !attempt.step().is_mentioned() {
-                self.store.give_back(copy);
+                self.store.memory.give_back(&self.store.host, copy);
                 continue;
             }
             self.store.memory.end_write(copy);
@@ -152,32 +125,46 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
         self.free(Slot::tombstone(copy.address(), 0));
     }
+}
 
-    /// Returns the copies that belong to these words, from the copy words in their stripes. Takes one phase or a few.
-    /// Does not find a copy that no column names. Returns `None` if some column did not answer.
-    pub(in crate::store) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
-        let view = self.view.clone();
-        let mut found = Vec::new();
-        let objects: Vec<_> =
-            words.iter().filter_map(|word| Some((*word, view.object_of(*word)?))).collect();
-        for objects in objects.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
-            self.batch.clear();
-            let reads: Vec<_> = objects
-                .iter()
-                .map(|(word, object)| object.read_copy_words(&mut self.batch, *word))
-                .collect();
-            self.phase().await;
-            let is_there = |copy: &Identity| {
-                let region = view.region_of(copy.address());
-                region.is_some_and(|(region, _)| region.copies_on().is_some())
-            };
-            for read in reads {
-                let copies = read.named(&self.batch).all().ok()?;
-                found.extend(copies.into_iter().take(copies_found()).filter(is_there));
-            }
-        }
-        Some(found)
+/// Returns those of the given slot words that lead to objects with copies.
+pub(in crate::store) fn with_copies(view: &View, words: &[Slot]) -> Vec<Slot> {
+    let is_oriented = view.regions.iter().any(|region| region.is_oriented());
+    if !guard(Mutant::CopiesLeak, is_oriented) {
+        return Vec::new();
     }
+    let has_copy =
+        |word: &&Slot| view.object_of(**word).is_some_and(|object| object.has_copy(**word));
+    words.iter().filter(has_copy).copied().collect()
+}
+
+/// Returns the copies that belong to these words, from the copy words in their stripes. Takes one phase or a few.
+/// Does not find a copy that no column names. Returns `None` if some column did not answer.
+pub(in crate::store) async fn find_copies<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    words: &[Slot],
+) -> Option<Vec<Identity>> {
+    let view = op.view.clone();
+    let mut found = Vec::new();
+    let objects: Vec<_> =
+        words.iter().filter_map(|word| Some((*word, view.object_of(*word)?))).collect();
+    for objects in objects.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
+        op.batch.clear();
+        let reads: Vec<_> = objects
+            .iter()
+            .map(|(word, object)| object.read_copy_words(&mut op.batch, *word))
+            .collect();
+        op.phase().await;
+        let is_there = |copy: &Identity| {
+            let region = view.region_of(copy.address());
+            region.is_some_and(|(region, _)| region.copies_on().is_some())
+        };
+        for read in reads {
+            let copies = read.named(&op.batch).all().ok()?;
+            found.extend(copies.into_iter().take(copies_found()).filter(is_there));
+        }
+    }
+    Some(found)
 }
 
 /// Returns the largest number of copies of one object that a write finds and frees.

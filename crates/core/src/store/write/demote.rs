@@ -35,7 +35,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// pair erasure-coded in place, which needs no memory and frees the copies.
     pub async fn demote_next(&self) -> Result<ObjectDemotion, Error> {
         // The oldest block is possibly offered to other sessions, and objects in offered blocks are not moved.
-        self.take_back();
+        self.memory.take_back(&self.host);
         let view = self.newest_view();
         let next = self.memory.next_to_demote(&view);
         let Some((address, kind)) = next else { return Ok(ObjectDemotion::AllDone) };

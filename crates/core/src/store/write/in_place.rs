@@ -67,7 +67,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         }
         let turn = right_or(Mutant::TurnGoesBack, next, if next > 2 { next - 2 } else { next });
         if self.op.store.memory.is_offered(word.address()) {
-            self.op.store.take_back();
+            self.op.store.memory.take_back(&self.op.store.host);
             self.op.made_room = true;
         }
         let object = self.op.store.memory.begin_move(word, turn);

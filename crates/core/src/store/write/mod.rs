@@ -53,6 +53,7 @@ pub use moving::{MoveScope, Transition};
 pub use request::WriteRequest;
 
 pub(super) use attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+pub(super) use copies::{find_copies, with_copies};
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{Host, IndexGrowthAnswer};
@@ -60,7 +61,7 @@ use crate::layout::{Fill, Opcode, Value, value_in};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
-use crate::store::memory::SET_FREE_TOGETHER;
+use crate::store::memory::{MemoryLookAhead, MemorySearch, SET_FREE_TOGETHER, set_free};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
@@ -162,19 +163,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let made_room = op.made_room;
         op.finish(kind);
         // Checked before the call, because most writes have too little to set free, and need no future for it.
-        if self.sets_free(SET_FREE_TOGETHER) {
-            self.set_free(SET_FREE_TOGETHER).await;
+        if self.memory.freed.is_due(SET_FREE_TOGETHER) {
+            set_free(self, SET_FREE_TOGETHER).await;
         }
         let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {
             // Boxed, because this case is rare and futures of operations should stay small.
-            Box::pin(self.look_ahead(slab, lack)).await;
+            Box::pin(MemoryLookAhead { store: self, kind: slab }.run(lack)).await;
         }
         // Blocks are offered last, because `look_ahead` takes blocks into use.
         if opcode == Opcode::Delete && self.host.lends_log_blocks() {
-            self.lend(key);
+            if let Some(kind) = SlabKind::of_logs(key.len()) {
+                self.memory.lend(&self.host, kind);
+            }
         } else if made_room || lack.is_some() {
-            self.offer();
+            self.memory.offer(&self.host);
         }
         result
     }
@@ -290,7 +293,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let view = self.view.clone();
         self.made_room = true;
         // Boxed, because this case is rare and futures of operations should stay small.
-        match Box::pin(self.store.await_room(short, to_delete, least, &view)).await {
+        let store = self.store;
+        let mut search = MemorySearch { store, kind: short, to_delete, least, view: &view };
+        match Box::pin(search.run()).await {
             Err(Error::OutOfMemory) => Err(Box::pin(self.store.without_memory(intent)).await),
             other => other,
         }

@@ -32,7 +32,7 @@ use crate::mutant::{Mutant, passes, removed};
 use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
-use crate::store::memory::SET_FREE_TOGETHER;
+use crate::store::memory::{MemorySearch, SET_FREE_TOGETHER, set_free};
 use crate::store::read::{KeySearch, LocatedPair, SearchAttempt};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
@@ -102,9 +102,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let made_room = op.made_room;
         op.finish(OpKind::Move);
         if made_room {
-            self.offer();
+            self.memory.offer(&self.host);
         }
-        self.set_free(SET_FREE_TOGETHER).await;
+        set_free(self, SET_FREE_TOGETHER).await;
         result
     }
 }
@@ -285,7 +285,10 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         self.op.pin.pause();
         self.op.made_room = true;
         let view = self.op.view.clone();
-        match self.op.store.await_room(slab, false, &mut self.least, &view).await {
+        let store = self.op.store;
+        let least = &mut self.least;
+        let mut search = MemorySearch { store, kind: slab, to_delete: false, least, view: &view };
+        match search.run().await {
             Err(Error::OutOfMemory) => Err(self.op.store.no_room_in(slab)),
             other => other,
         }

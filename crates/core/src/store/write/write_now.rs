@@ -24,7 +24,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if !is_immediate || is_oriented || !self.may_write_now(intent.key) {
             return Err(None);
         }
-        let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
+        let object = self.store.memory.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
         let Some(object) = object else { return Err(None) };
         let mut attempt = Attempt::new(intent, hint, object);
         let mut is_first = true;

@@ -1,0 +1,272 @@
+//! The freeing of objects, and the setting of their free bits (P §4.4).
+//!
+//! *Freeing.* Every slot word protects one object from reuse: the pair that the word leads to, or, if the slot is free,
+//! the object of the writer that freed the slot, whose identity the word contains ([`Slot::object`]). Only the winner
+//! of a round, which replaces a word, frees the object that the word protected. The loser of a round frees its own
+//! object once the round is over, because then no replica shows its word. If a crash or a lost memory node leaves an
+//! object without a free bit, a comparison with the whole index finds it ([`compare`](super::compare)).
+//!
+//! *Setting free.* Freed objects wait in the session until there are some, and are then set free together: one FAA for
+//! each bitmap word. Exactly one client ever sets a bit, and only the block's owner clears it, so no addition carries
+//! into a neighbouring bit. Bitmaps are not replicated: if the node that holds a bitmap is lost, so are its bits.
+//!
+//! The owners of the blocks find these bits, and reclaim the objects ([`reclaim`](super::reclaim)).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+
+use super::upkeep::MemoryUpkeep;
+use crate::host::Host;
+use crate::layout::{Address, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::stats::OpKind;
+use crate::store::write::{find_copies, with_copies};
+use crate::store::{Store, StoreOp};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS};
+use crate::view::View;
+
+/// The number of freed objects whose free bits are set together.
+pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
+/// The bits to set in one word of a block's free bitmap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeBits {
+    block: Address,
+    word: u32,
+    bits: u64,
+}
+
+/// Objects that the session has freed and whose free bits are not set yet.
+#[derive(Debug, Default)]
+pub(in crate::store) struct PendingFreeBits {
+    /// The slot words that led to the freed objects, before they were replaced.
+    words: RefCell<Vec<Slot>>,
+    /// An empty list, kept for its memory: the bits to set, the next time that objects are set free.
+    free_bits: RefCell<Vec<FreeBits>>,
+    /// The local epoch of the oldest operation that freed one of the waiting objects, or that holds memory; `None`
+    /// without freed or held objects.
+    since: Cell<Option<u64>>,
+    /// The local epochs in which those suspended operations were pinned that have possibly replaced slot words.
+    held: RefCell<Vec<u64>>,
+    /// The number of times that the waiting objects were left to a comparison.
+    times_left: Cell<u64>,
+    /// Whether an operation is setting free bits.
+    setting_free: Cell<bool>,
+}
+
+/// The hold of a suspended operation on memory whose slot word it has possibly replaced. The operation frees this
+/// memory when its result is known. Before that, no comparison ends that could free this memory.
+#[derive(Debug)]
+pub(in crate::store) struct MemoryHold {
+    since: u64,
+    times_left: u64,
+}
+
+impl PendingFreeBits {
+    /// Adds the object of a word that an operation has replaced, which is pinned in this local epoch.
+    fn free(&self, host: &impl Host, word: Slot, since: u64) {
+        self.words.borrow_mut().push(word);
+        self.waits_since(host, since);
+    }
+
+    /// Notes, and publishes if necessary, that an operation that is pinned in this local epoch has freed or holds
+    /// something.
+    fn waits_since(&self, host: &impl Host, since: u64) {
+        // Of two operations that free objects, the one that frees first possibly began later.
+        if self.since.get().is_none_or(|oldest| since < oldest) {
+            self.since.set(Some(since));
+            host.publish_older(since);
+        }
+    }
+
+    /// Begins the hold of an operation that is pinned in this local epoch, is about to be suspended, and has possibly
+    /// replaced a word.
+    pub fn hold(&self, host: &impl Host, since: u64) -> MemoryHold {
+        self.held.borrow_mut().push(since);
+        self.waits_since(host, since);
+        MemoryHold { since, times_left: self.times_left.get() }
+    }
+
+    /// Returns whether the held memory was left to a comparison.
+    pub fn is_lost(&self, hold: &MemoryHold) -> bool {
+        hold.times_left != self.times_left.get()
+    }
+
+    /// Ends a hold, after the operation has freed the memory that it held, or has left it alone.
+    pub fn end_hold(&self, host: &impl Host, hold: &MemoryHold) {
+        let mut held = self.held.borrow_mut();
+        let at = held.iter().position(|since| *since == hold.since && !self.is_lost(hold));
+        if let Some(at) = at {
+            held.swap_remove(at);
+        }
+        drop(held);
+        if self.nothing_waits() && !self.setting_free.get() {
+            host.publish_freed(None);
+        }
+    }
+
+    /// Returns whether there are neither freed objects that wait for their bits, nor holds. If there are only holds,
+    /// lets `since` be the local epoch of the oldest hold.
+    fn nothing_waits(&self) -> bool {
+        if self.words.borrow().is_empty() {
+            self.since.set(self.held.borrow().iter().copied().min());
+        }
+        self.since.get().is_none()
+    }
+
+    /// Returns whether at least `least` freed objects wait, so that their bits should be set now.
+    #[inline]
+    pub fn is_due(&self, least: usize) -> bool {
+        self.words.borrow().len() >= least.max(1) && !self.setting_free.get()
+    }
+
+    /// Takes the first `count` freed objects out of the list, and replaces `free_bits` by their bits and those of the
+    /// `copies`.
+    fn take(&self, view: &View, count: usize, copies: Vec<Address>, free_bits: &mut Vec<FreeBits>) {
+        let mut words = self.words.borrow_mut();
+        let objects = words[..count].iter();
+        let objects = objects.filter_map(|word| word.object());
+        if copies.is_empty() {
+            by_word(view, objects, free_bits)
+        } else {
+            by_word(view, objects.chain(copies), free_bits)
+        }
+        words.drain(..count);
+        drop(words);
+        self.nothing_waits();
+    }
+
+    /// Leaves all freed and held objects to a comparison with the index. Returns the number of the freed ones.
+    fn leave_to_comparison(&self) -> usize {
+        let left = self.words.borrow_mut().drain(..).count();
+        self.held.borrow_mut().clear();
+        self.times_left.set(self.times_left.get() + 1);
+        self.nothing_waits();
+        left
+    }
+}
+
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+    /// Frees the memory that a replaced word has protected: its object, and the object's copies if there are any.
+    pub(in crate::store) fn free(&mut self, word: Slot) {
+        if self.pin.has_lost_hold() {
+            return self.store.counters.add_left_to_comparison(1);
+        }
+        if let (Some(_), Some(since)) = (word.object(), self.pin.since()) {
+            self.store.memory.freed.free(&self.store.host, word, since);
+        }
+    }
+
+    /// Frees the writer's own object after a lost round, unless the word `now`, which the slot shows, has this object's
+    /// identity. The copies of the own word are freed separately ([`copies`](crate::store::write::copies)).
+    pub(in crate::store) fn free_lost(&mut self, own: Slot, now: Slot) {
+        if now.identity() != own.identity() {
+            self.free(own.withdrawn());
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
+    /// Sets bits of free bitmaps, in as many phases as necessary. Returns whether all verbs succeeded.
+    pub(super) async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
+        let mut is_good = true;
+        for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
+            self.op.batch.clear();
+            for FreeBits { block, word, bits } in free_bits {
+                let Some(bitmap) = self.bitmap(*block) else { continue };
+                let offset = bitmap.offset + u64::from(*word) * 8;
+                // The bitmap words lie anywhere in the pool, so they are prefetched together.
+                self.op.store.fabric.prefetch(bitmap.node, offset);
+                self.op.batch.faa(bitmap.node, offset, *bits);
+            }
+            is_good &= self.sure_phase().await;
+        }
+        is_good
+    }
+}
+
+/// Sets the free bits of the freed objects, if at least `least` objects wait for it.
+pub(in crate::store) async fn set_free<F: Fabric, H: Host>(store: &Store<F, H>, least: usize) {
+    if store.memory.freed.is_due(least) {
+        // Boxed, because this case is rare: the futures of operations stay small.
+        Box::pin(set_all_free(store)).await;
+    }
+}
+
+async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {
+    if store.local_epochs.has_half_way() && !removed(Mutant::MarksHalfWay) {
+        // Verbs of an operation that was left half-way can still execute. So the objects that it has freed must not
+        // count as settled (`Epochs::is_settled`).
+        return;
+    }
+    let freed = &store.memory.freed;
+    freed.setting_free.set(true);
+    let _ends = FreeBitsGuard(&freed.setting_free);
+    // Further objects can be freed while the copies are searched. Their free bits are set in the next call.
+    let count = freed.words.borrow().len();
+    let keeping = with_copies(&store.view.borrow(), &freed.words.borrow());
+    let copies = if keeping.is_empty() { Vec::new() } else { copies_of(store, &keeping).await };
+    // Nothing is awaited between this question and the posting of the bits. If the answer is no, the bits of all
+    // published objects must stay as they are, so these objects are left to a comparison.
+    if !store.host.may_set_free() {
+        store.counters.add_left_to_comparison(freed.leave_to_comparison() as u64);
+        return;
+    }
+    let mut free_bits = freed.free_bits.take();
+    freed.take(&store.view.borrow(), count, copies, &mut free_bits);
+    let mut upkeep = MemoryUpkeep::begin(store);
+    upkeep.set_free_bits(&free_bits).await;
+    freed.free_bits.replace(free_bits);
+    let lost = upkeep.op.pin.traces.has_posted();
+    upkeep.finish();
+    // If a FAA can still execute, the objects stay published until the session is fenced.
+    if !lost {
+        freed.nothing_waits();
+        store.host.publish_freed(freed.since.get());
+    }
+}
+
+/// Returns the copies of these replaced words. Copies that cannot be found stay allocated until a comparison.
+async fn copies_of<F: Fabric, H: Host>(store: &Store<F, H>, words: &[Slot]) -> Vec<Address> {
+    let mut op = store.operation();
+    let found = find_copies(&mut op, words).await;
+    op.finish(OpKind::Reclaim);
+    match found {
+        Some(found) => found.iter().map(|copy| copy.address()).collect(),
+        None => {
+            store.counters.add_left_to_comparison(words.len() as u64);
+            Vec::new()
+        }
+    }
+}
+
+/// Replaces `free_bits` by the bits of these objects, one entry for each word of their blocks' bitmaps.
+pub(super) fn by_word(
+    view: &View,
+    objects: impl Iterator<Item = Address>,
+    free_bits: &mut Vec<FreeBits>,
+) {
+    free_bits.clear();
+    free_bits.extend(objects.filter_map(|object| {
+        let (block, word, bits) = view.geometry.free_bit(object)?;
+        Some(FreeBits { block, word, bits })
+    }));
+    // This sum is different for every bitmap word, because a bitmap has fewer words than its block has bytes.
+    free_bits.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
+    free_bits.dedup_by(|mark, sum| {
+        let same = (mark.block, mark.word) == (sum.block, sum.word);
+        if same {
+            sum.bits |= mark.bits;
+        }
+        same
+    });
+}
+
+/// Notes, when the guard is dropped, that no bits are being set any more, also if the operation is dropped.
+struct FreeBitsGuard<'s>(&'s Cell<bool>);
+
+impl Drop for FreeBitsGuard<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
