@@ -44,7 +44,7 @@ counts! {
     cut_batches,
     /// Batches over simulated shared memory that paused between two pieces, so that other processes could run.
     interrupted_batches,
-    /// SEARCHes that were answered by `Store::search_now`.
+    /// SEARCHes that were answered by `search_now`.
     searches_now,
     /// Writes over simulated shared memory that took no more phases than `Op::write_now`, the path without waits,
     /// takes.

@@ -1,6 +1,6 @@
 //! Futures on stacks of their own. A function that is not `async` can leave such a stack and continue there later.
 //!
-//! `Store::search_now` is such a function: other processes have to run between its two verbs
+//! `search_now` is such a function: other processes have to run between its two verbs
 //! ([`immediate`](crate::immediate)), but it has no await point there.
 //!
 //! A [`StackFuture`] is an ordinary future for its caller. When the code on its stack calls [`interrupt`], the poll

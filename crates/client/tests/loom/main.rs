@@ -79,8 +79,8 @@ fn view() -> Arc<View> {
     })
 }
 
-/// Begins an operation as `Store::begin` does: publishes the local epoch, and then checks that it is still the newest.
-/// Returns the local epoch in which the operation is pinned.
+/// Begins an operation as `LocalEpochs::begin` does: publishes the local epoch, and then checks that it is still the
+/// newest. Returns the local epoch in which the operation is pinned.
 fn begin(gate: &SessionGate) -> u64 {
     loop {
         let local_epoch = gate.local_epoch();

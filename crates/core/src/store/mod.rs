@@ -35,10 +35,9 @@ mod read;
 mod session;
 mod write;
 
-use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::mem;
 
 pub use read::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair, SearchKey, SearchResult};
@@ -46,7 +45,7 @@ pub use write::{MoveScope, ObjectDemotion, Transition, Watch, WriteRequest};
 
 use memory::SessionMemory;
 use read::ReadState;
-use session::{LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
+use session::{FollowedView, LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
 
 use crate::data::Fetch;
 use crate::error::{Error, FailedWriteOutcome};
@@ -119,7 +118,7 @@ pub struct Store<F, H> {
     host: H,
     client: ClientId,
     hash_key: HashKey,
-    view: RefCell<ViewRef>,
+    view: FollowedView,
     batches: RefCell<Vec<VerbBatch>>,
     counters: Arc<Counters>,
     /// The local epochs in which the session's operations are pinned.
@@ -132,8 +131,6 @@ pub struct Store<F, H> {
     silent: SilentNodes,
     /// State that only reads use.
     reads: ReadState,
-    /// Whether all regions of the view are replicated.
-    has_one_redundancy: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -141,13 +138,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let counters = Arc::<Counters>::default();
         let memory = SessionMemory::new(client, view.geometry.block_bytes, Arc::clone(&counters));
-        let has_one_redundancy = Cell::new(session::has_one_redundancy(&view));
         Store {
             fabric,
             host,
             client,
             hash_key: view.hash_key,
-            view: RefCell::new(Rc::new(view)),
+            view: FollowedView::new(view),
             batches: RefCell::default(),
             counters,
             local_epochs: LocalEpochs::default(),
@@ -155,7 +151,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             asks: VouchRequests::default(),
             silent: SilentNodes::default(),
             reads: ReadState::default(),
-            has_one_redundancy,
         }
     }
 
@@ -225,18 +220,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key.into_key(&self.hash_key)
     }
 
-    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        let max_bytes = self.view.borrow().geometry.max_key_bytes as usize;
-        match key.len() {
-            0 => Err(Error::KeyEmpty),
-            bytes if bytes > max_bytes => Err(Error::KeyTooLarge { bytes, max_bytes }),
-            _ => Ok(()),
-        }
+    /// Returns the newest view that the host knows.
+    #[inline]
+    fn newest_view(&self) -> ViewRef {
+        self.follow_view();
+        self.view.borrow().clone()
     }
 
-    fn check_value(&self, bytes: usize) -> Result<(), Error> {
-        let max_bytes = self.view.borrow().geometry.max_value_bytes as usize;
-        if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
+    /// Lets new operations follow the newest view that the host knows, if it is newer than the session's.
+    fn follow_view(&self) {
+        let known = self.view.borrow().number;
+        if let Some(newer) = self.host.newer_view(known) {
+            self.view.follow(newer, &self.memory);
+        }
     }
 
     /// Returns a batch for an operation. The batch can still hold verbs of an earlier operation, but none of its

@@ -60,7 +60,7 @@ pub struct FailureCounts {
     pub reused: u64,
     /// Writes that found no memory.
     pub out_of_memory: u64,
-    /// SEARCHes that `Store::search_now` answered.
+    /// SEARCHes that `search_now` answered.
     pub searches_now: u64,
     /// Writes that took no more phases than `Op::write_now` takes.
     pub writes_now: u64,

@@ -1,7 +1,7 @@
 //! The memory of a session: the objects that it can allocate, and those that it has freed.
 //!
-//! [`SessionMemory`] owns the session's blocks, sorted into slabs, and the list of freed objects. A [`MemoryUpkeep`](upkeep::MemoryUpkeep) is
-//! an operation of the session that maintains its own blocks.
+//! [`SessionMemory`] owns the session's blocks, sorted into slabs, and the list of freed objects. A
+//! [`MemoryUpkeep`](upkeep::MemoryUpkeep) is an operation of the session that maintains its own blocks.
 //!
 //! The order of calls, for one object:
 //!
@@ -79,6 +79,7 @@ impl SessionMemory {
     /// Allocates an object from one of this session's slabs, in this view, preferably beside the subtable `beside`. A
     /// block that is not in use is taken into use if at least one in `least` of its objects is free. Returns `None` if
     /// the slab has no memory.
+    #[inline]
     pub fn allocate(
         &self,
         kind: SlabKind,

@@ -25,7 +25,8 @@ use arrayvec::ArrayVec;
 
 use crate::host::Host;
 use crate::race::{BucketWords, Buckets};
-use crate::store::{Store, StoreOp};
+use crate::store::StoreOp;
+use crate::store::session::has_valid_lease;
 use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Subtable, View};
 
@@ -63,6 +64,23 @@ impl BackupReads {
         !backups.is_empty() && found.is_some_and(|barred| all(&barred.by))
     }
 
+    /// Returns whether a session without a valid lease is allowed to read a subtable's slots from its backups in this
+    /// view. If so, the session reads these slots there until the view changes. If not, this call has asked further
+    /// members to bar the primary, if that was due, and the caller can try again later.
+    pub async fn request(&self, host: &impl Host, subtable: u32, view: &Arc<View>) -> bool {
+        if self.has(view, subtable) {
+            return true;
+        }
+        let places = &view.subtables[subtable as usize];
+        if has_valid_lease(host) || view.change.is_some() || places.backups().is_empty() {
+            return false;
+        }
+        let node = places.primary().node;
+        let Some(by) = host.bar(node, view).await else { return false };
+        self.add(PrimaryBars { node, by }, view.number);
+        self.has(view, subtable)
+    }
+
     fn add(&self, primary: PrimaryBars, view: u64) {
         let mut barred = self.barred.borrow_mut();
         if self.view.replace(view) != view {
@@ -70,26 +88,6 @@ impl BackupReads {
         }
         barred.retain(|known| known.node != primary.node);
         barred.push(primary);
-    }
-}
-
-impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether a session without a valid lease is allowed to read a subtable's slots from its backups in this
-    /// view. If so, the session reads these slots there until the view changes. If not, this call has asked further
-    /// members to bar the primary, if that was due, and the caller can try again later.
-    pub(in crate::store) async fn may_read_backups(&self, subtable: u32, view: &Arc<View>) -> bool {
-        let backup_reads = &self.reads.backups;
-        if backup_reads.has(view, subtable) {
-            return true;
-        }
-        let places = &view.subtables[subtable as usize];
-        if self.has_valid_lease() || view.change.is_some() || places.backups().is_empty() {
-            return false;
-        }
-        let node = places.primary().node;
-        let Some(by) = self.host.bar(node, view).await else { return false };
-        backup_reads.add(PrimaryBars { node, by }, view.number);
-        backup_reads.has(view, subtable)
     }
 }
 

@@ -340,7 +340,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
                 return Ok(());
             }
             // Boxed, because this case is rare: the futures of operations stay small.
-            if Box::pin(op.store.may_read_backups(subtable, &view)).await {
+            if Box::pin(op.store.reads.backups.request(&op.store.host, subtable, &view)).await {
                 return Ok(());
             }
             if op.pause().await.is_err() {

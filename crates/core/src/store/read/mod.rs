@@ -56,8 +56,13 @@ pub(super) use lookup::LocatedPair;
 pub(super) use steered::SteeredRead;
 pub(super) use target::{HintTarget, class_of, live, may_hold, replica};
 
+use alloc::sync::Arc;
+
 use backup_reads::BackupReads;
 use steered::Steering;
+
+use crate::host::Host;
+use crate::view::View;
 
 /// The part of a session's state that only reads use.
 #[derive(Debug, Default)]
@@ -66,4 +71,17 @@ pub(super) struct ReadState {
     backups: BackupReads,
     /// Counts of steered READs and of those that were useful.
     steering: Steering,
+}
+
+impl ReadState {
+    /// Returns whether a session without a valid lease is allowed to read a subtable's slots from its backups in this
+    /// view. If not, further members are possibly asked to bar the primary, so that the caller can try again later.
+    pub async fn may_read_backups(
+        &self,
+        host: &impl Host,
+        subtable: u32,
+        view: &Arc<View>,
+    ) -> bool {
+        self.backups.request(host, subtable, view).await
+    }
 }

@@ -20,6 +20,7 @@ use crate::layout::Slot;
 use crate::mutant::{Mutant, right_or};
 use crate::race::{IntoKey, Key};
 use crate::stats::{Cost, OpKind};
+use crate::store::session::has_valid_lease;
 use crate::store::{Hint, Store};
 use crate::verbs::{Fabric, Span, VerbBatch};
 use crate::view::{SlotRef, View};
@@ -71,12 +72,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
     ) -> Result<SearchResult<'_, F, H>, Error> {
         let key = self.key(key);
-        self.check_key(&key)?;
+        self.view.check_key(&key)?;
         let mut hint = hint;
         let mut cost = Cost::default();
         if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
             let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
-            match self.search_now(&mut batch, key, first, &mut cost) {
+            match search_now(self, &mut batch, key, first, &mut cost) {
                 Ok(value) => {
                     self.counters.add_reads(OpKind::Search, &batch);
                     // Made here and not in `search_now`, because `LocatedPair` is large.
@@ -114,63 +115,63 @@ impl<F: Fabric, H: Host> Store<F, H> {
         slot: SlotRef,
     ) -> Result<Option<Slot>, Error> {
         let key = self.key(key);
-        self.check_key(&key)?;
+        self.view.check_key(&key)?;
         let mut op = self.operation();
         let result = KeySearch::new(&mut op, key).word_in(slot).await;
         op.finish(OpKind::Search);
         result
     }
+}
 
-    /// Looks a key up by its hint in one phase, without the cost of a future. For fabrics that execute batches without
-    /// waiting. If the lookup does not find the key, returns the hint with which an operation has to go on, and adds
-    /// the phase to `cost`.
-    fn search_now(
-        &self,
-        batch: &mut VerbBatch,
-        key: Key<'_>,
-        hint: Hint,
-        cost: &mut Cost,
-    ) -> Result<Span, Option<Hint>> {
-        let (view, local_epoch) = self.begin();
-        let found = self.look_up_now(&view, batch, key, hint, cost);
-        // Without a valid lease, an operation has to go on, which asks the members to vouch.
-        let found = found.and_then(|value| {
-            if self.has_valid_lease() {
-                return Ok(value);
-            }
-            cost.add_batch(batch);
-            Err(Some(hint))
-        });
-        self.end(local_epoch);
-        found
-    }
-
-    /// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if any,
-    /// and adds the phase to `cost`.
-    fn look_up_now(
-        &self,
-        view: &View,
-        batch: &mut VerbBatch,
-        key: Key<'_>,
-        hint: Hint,
-        cost: &mut Cost,
-    ) -> Result<Span, Option<Hint>> {
-        let target = HintTarget::new(view, &self.silent, hint, key).ok_or(None)?;
-        batch.clear();
-        let lookup = Lookup::of_hint(&target, self, view, batch);
-        if !self.fabric.execute_now(batch) {
-            return Err(Some(hint));
+/// Looks a key up by its hint in one phase, without the cost of a future. For fabrics that execute batches without
+/// waiting. If the lookup does not find the key, returns the hint with which an operation has to go on, and adds
+/// the phase to `cost`.
+fn search_now<F: Fabric, H: Host>(
+    store: &Store<F, H>,
+    batch: &mut VerbBatch,
+    key: Key<'_>,
+    hint: Hint,
+    cost: &mut Cost,
+) -> Result<Span, Option<Hint>> {
+    let (view, local_epoch) = store.local_epochs.begin(&store.host, || store.newest_view());
+    let found = look_up_now(store, &view, batch, key, hint, cost);
+    // Without a valid lease, an operation has to go on, which asks the members to vouch.
+    let found = found.and_then(|value| {
+        if has_valid_lease(&store.host) {
+            return Ok(value);
         }
-        let lookup = right_or(Mutant::SearchNowTrustsHint, lookup, lookup.without_slot());
-        let next = match lookup.advance(key, self, view, batch) {
-            Ok(LookupResult::Found(found)) => return Ok(found.value),
-            Ok(LookupResult::Follow(shown)) => Some(shown),
-            Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
-            // A node did not answer. The operation that continues this lookup gets no answer either, and waits for the
-            // node.
-            Err(_) => Some(hint),
-        };
         cost.add_batch(batch);
-        Err(next)
+        Err(Some(hint))
+    });
+    store.local_epochs.end(&store.host, local_epoch);
+    found
+}
+
+/// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if any,
+/// and adds the phase to `cost`.
+fn look_up_now<F: Fabric, H: Host>(
+    store: &Store<F, H>,
+    view: &View,
+    batch: &mut VerbBatch,
+    key: Key<'_>,
+    hint: Hint,
+    cost: &mut Cost,
+) -> Result<Span, Option<Hint>> {
+    let target = HintTarget::new(view, &store.silent, hint, key).ok_or(None)?;
+    batch.clear();
+    let lookup = Lookup::of_hint(&target, store, view, batch);
+    if !store.fabric.execute_now(batch) {
+        return Err(Some(hint));
     }
+    let lookup = right_or(Mutant::SearchNowTrustsHint, lookup, lookup.without_slot());
+    let next = match lookup.advance(key, store, view, batch) {
+        Ok(LookupResult::Found(found)) => return Ok(found.value),
+        Ok(LookupResult::Follow(shown)) => Some(shown),
+        Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
+        // A node did not answer. The operation that continues this lookup gets no answer either, and waits for the
+        // node.
+        Err(_) => Some(hint),
+    };
+    cost.add_batch(batch);
+    Err(next)
 }

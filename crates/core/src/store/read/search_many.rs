@@ -196,51 +196,52 @@ impl<F: Fabric, H: Host> Store<F, H> {
         keys: &[SearchKey<'_>],
         mut found: impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<(), Error> {
-        keys.iter().try_for_each(|k| self.check_key(&k.key))?;
+        keys.iter().try_for_each(|k| self.view.check_key(&k.key))?;
         let mut cost = Cost::default();
-        let result = self.search_rounds(keys, &mut found, &mut cost).await;
+        let result = search_rounds(self, keys, &mut found, &mut cost).await;
         self.counters.add(OpKind::SearchMany, &cost);
         result
     }
+}
 
-    async fn search_rounds(
-        &self,
-        keys: &[SearchKey<'_>],
-        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-        cost: &mut Cost,
-    ) -> Result<(), Error> {
-        let all = keys.iter().enumerate();
-        let mut pending: VecDeque<PendingKey<'_>> =
-            all.map(|(at, k)| PendingKey { at, key: k.key, hint: k.hint, misses: 0 }).collect();
-        while !pending.is_empty() {
-            let mut op = self.operation();
-            let mut round = SearchRound {
-                op: &mut op,
-                answers: PhaseAnswers::default(),
-                unanswered: UnansweredKeys::default(),
-            };
-            let result = round.run(&mut pending).await;
-            let SearchRound { answers, unanswered, .. } = round;
-            cost.add(&op.cost);
-            let batch = mem::take(&mut op.batch);
-            drop(op);
-            if result.is_ok() {
-                answers.show(&batch, found);
-            }
-            [Some(batch), answers.first_batch].into_iter().flatten().for_each(|b| self.recycle(b));
-            result?;
-            let UnansweredKeys { again, alone, waiting } = unanswered;
-            pending.extend(again);
-            // Only the first key waits, in a SEARCH. When it has its answer, the other keys need not wait any more.
-            let (first, others) = waiting.split_at(waiting.len().min(1));
-            for key in alone.iter().chain(first) {
-                let searched = self.search(key.key, key.hint).await?;
-                found(key.at, searched.value(), searched.hint());
-            }
-            pending.extend(others);
+/// Looks up the keys in one round after the other, and adds the phases to `cost`.
+async fn search_rounds<F: Fabric, H: Host>(
+    store: &Store<F, H>,
+    keys: &[SearchKey<'_>],
+    found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+    cost: &mut Cost,
+) -> Result<(), Error> {
+    let all = keys.iter().enumerate();
+    let mut pending: VecDeque<PendingKey<'_>> =
+        all.map(|(at, k)| PendingKey { at, key: k.key, hint: k.hint, misses: 0 }).collect();
+    while !pending.is_empty() {
+        let mut op = store.operation();
+        let mut round = SearchRound {
+            op: &mut op,
+            answers: PhaseAnswers::default(),
+            unanswered: UnansweredKeys::default(),
+        };
+        let result = round.run(&mut pending).await;
+        let SearchRound { answers, unanswered, .. } = round;
+        cost.add(&op.cost);
+        let batch = mem::take(&mut op.batch);
+        drop(op);
+        if result.is_ok() {
+            answers.show(&batch, found);
         }
-        Ok(())
+        [Some(batch), answers.first_batch].into_iter().flatten().for_each(|b| store.recycle(b));
+        result?;
+        let UnansweredKeys { again, alone, waiting } = unanswered;
+        pending.extend(again);
+        // Only the first key waits, in a SEARCH. When it has its answer, the other keys need not wait any more.
+        let (first, others) = waiting.split_at(waiting.len().min(1));
+        for key in alone.iter().chain(first) {
+            let searched = store.search(key.key, key.hint).await?;
+            found(key.at, searched.value(), searched.hint());
+        }
+        pending.extend(others);
     }
+    Ok(())
 }
 
 /// A round of a SEARCH of many keys, as a part of an operation.

@@ -1,7 +1,7 @@
 //! The relation of an operation to its session: its view and epoch, its traces, and the validity of its results.
 //!
-//! The session owns [`LocalEpochs`], [`SilentNodes`] and [`VouchRequests`]; each operation owns an [`OperationPin`]
-//! with its traces. The order of calls, over the life of an operation:
+//! The session owns [`FollowedView`], [`LocalEpochs`], [`SilentNodes`] and [`VouchRequests`]; each operation owns an
+//! [`OperationPin`] with its traces. The order of calls, over the life of an operation:
 //!
 //! 1. The operation begins *pinned* in the newest view and epoch ([`pinned`]).
 //! 2. Before it posts verbs for a key, it waits until the key's subtable can be read or written ([`resolve`]).
@@ -13,12 +13,14 @@
 //! 6. At the end the operation is unpinned. If it has left a write half-way, it stays pinned, and its session has to be
 //!    recovered.
 
+mod followed_view;
 mod pinned;
 mod resolve;
 mod silent_nodes;
 mod traces;
 mod vouch;
 
-pub(super) use pinned::{LocalEpochs, OperationPin, ViewRef, has_one_redundancy};
+pub(super) use followed_view::{FollowedView, ViewRef};
+pub(super) use pinned::{LocalEpochs, OperationPin};
 pub(super) use silent_nodes::SilentNodes;
-pub(super) use vouch::VouchRequests;
+pub(super) use vouch::{VouchRequests, has_valid_lease};

@@ -12,21 +12,16 @@
 //!   can still execute, so this session has to be fenced before the view changes, and before another session gets its
 //!   blocks.
 
-use alloc::rc::Rc;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use super::followed_view::ViewRef;
 use super::traces::OperationTraces;
 use crate::host::{Host, PinnedOperations};
 use crate::mutant::{Mutant, guard};
 use crate::store::memory::MemoryHold;
 use crate::store::{HintTrust, Store, StoreOp};
 use crate::verbs::Fabric;
-use crate::view::View;
-
-/// A view that the operations of a session share, with a reference count that only this session touches.
-pub(in crate::store) type ViewRef = Rc<Arc<View>>;
 
 /// The number of pinned operations of a session in each local epoch.
 #[derive(Debug, Default)]
@@ -53,8 +48,46 @@ impl LocalEpochs {
         self.half_way.get()
     }
 
+    fn publish(&self, host: &impl Host) {
+        let oldest = self.oldest();
+        let suspended = self.suspended.get();
+        host.publish(PinnedOperations { oldest, suspended });
+    }
+
+    /// Pins an operation in the newest local epoch. Returns the view of this local epoch, or a newer one, and the local
+    /// epoch.
+    pub(in crate::store) fn begin(
+        &self,
+        host: &impl Host,
+        newest_view: impl Fn() -> ViewRef,
+    ) -> (ViewRef, u64) {
+        loop {
+            let local_epoch = host.local_epoch();
+            let view = newest_view();
+            let told = self.add(local_epoch);
+            if told {
+                self.publish(host);
+            }
+            host.note_pinned(local_epoch);
+            // The local epoch was published before this comparison. So if a newer local epoch begins, either it is seen
+            // here, or the thread that begins it sees that this operation is pinned in an older one.
+            if host.local_epoch() == local_epoch {
+                return (view, local_epoch);
+            }
+            self.end(host, local_epoch);
+        }
+    }
+
+    /// Unpins an operation that was pinned in this local epoch.
+    pub(in crate::store) fn end(&self, host: &impl Host, local_epoch: u64) {
+        host.note_unpinned(local_epoch);
+        if self.remove(local_epoch) {
+            self.publish(host);
+        }
+    }
+
     /// Adds an operation that is pinned in this local epoch. Returns whether the oldest local epoch has changed.
-    fn begin(&self, local_epoch: u64) -> bool {
+    fn add(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
         match pinned.last_mut() {
             Some((newest, count)) if *newest == local_epoch => {
@@ -71,7 +104,7 @@ impl LocalEpochs {
 
     /// Removes an operation that was pinned in this local epoch. Returns whether the oldest local epoch has changed.
     #[inline]
-    fn end(&self, local_epoch: u64) -> bool {
+    fn remove(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
         let at = pinned.iter().position(|(m, _)| *m == local_epoch).expect("it has begun");
         pinned[at].1 -= 1;
@@ -87,76 +120,10 @@ impl LocalEpochs {
     }
 }
 
-/// Returns whether all regions of a view are replicated.
-pub(in crate::store) fn has_one_redundancy(view: &View) -> bool {
-    view.regions.iter().all(|region| region.redundancy().is_replicated())
-}
-
-impl<F: Fabric, H: Host> Store<F, H> {
-    fn publish(&self) {
-        let oldest = self.local_epochs.oldest();
-        let suspended = self.local_epochs.suspended.get();
-        self.host.publish(PinnedOperations { oldest, suspended });
-    }
-
-    /// Returns the newest view that the host knows.
-    #[inline]
-    pub(in crate::store) fn newest_view(&self) -> ViewRef {
-        self.follow_view();
-        self.view.borrow().clone()
-    }
-
-    /// Lets new operations follow the newest view that the host knows, if it is newer than the session's.
-    pub(super) fn follow_view(&self) {
-        let known = self.view.borrow().number;
-        if let Some(newer) = self.host.newer_view(known) {
-            self.follow(newer);
-        }
-    }
-
-    /// Cold and not inlined, so that operations that find no newer view do not pay for it.
-    #[cold]
-    fn follow(&self, newer: Arc<View>) {
-        if newer.regions.iter().any(|region| !region.is_there()) {
-            self.memory.forget_lost_blocks(&newer);
-        }
-        self.has_one_redundancy.set(has_one_redundancy(&newer));
-        *self.view.borrow_mut() = Rc::new(newer);
-    }
-
-    /// Pins an operation in the newest local epoch. Returns the view of this local epoch, or a newer one, and the local
-    /// epoch.
-    pub(in crate::store) fn begin(&self) -> (ViewRef, u64) {
-        loop {
-            let local_epoch = self.host.local_epoch();
-            let view = self.newest_view();
-            let told = self.local_epochs.begin(local_epoch);
-            if told {
-                self.publish();
-            }
-            self.host.note_pinned(local_epoch);
-            // The local epoch was published before this comparison. So if a newer local epoch begins, either it is seen
-            // here, or the thread that begins it sees that this operation is pinned in an older one.
-            if self.host.local_epoch() == local_epoch {
-                return (view, local_epoch);
-            }
-            self.end(local_epoch);
-        }
-    }
-
-    /// Returns the epoch for this session's hints; 0 on a fabric that executes batches without waiting, where hints
-    /// contain no epoch.
-    fn epoch(&self) -> u64 {
-        if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
-    }
-
-    /// Unpins an operation that was pinned in this local epoch.
-    pub(in crate::store) fn end(&self, local_epoch: u64) {
-        self.host.note_unpinned(local_epoch);
-        if self.local_epochs.end(local_epoch) {
-            self.publish();
-        }
-    }
+/// Returns the epoch for a session's hints; 0 on a fabric that executes batches without waiting, where hints contain no
+/// epoch.
+fn epoch_of_hints<F: Fabric, H: Host>(store: &Store<F, H>) -> u64 {
+    if store.fabric.is_immediate() { 0 } else { store.host.epoch() }
 }
 
 /// The pin of an operation, with the doubts that the operation leaves behind.
@@ -180,9 +147,9 @@ pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
 impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// Pins an operation that begins.
     pub fn new(store: &'s Store<F, H>) -> (OperationPin<'s, F, H>, ViewRef) {
-        let (view, local_epoch) = store.begin();
+        let (view, local_epoch) = store.local_epochs.begin(&store.host, || store.newest_view());
         let local_epoch = Some(local_epoch);
-        let epoch = store.epoch();
+        let epoch = epoch_of_hints(store);
         let traces = OperationTraces::default();
         let has_object = false;
         let suspended = false;
@@ -209,17 +176,18 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// more.
     pub fn pause(&mut self) {
         if let Some(local_epoch) = self.local_epoch.take() {
-            self.store.end(local_epoch);
+            self.store.local_epochs.end(&self.store.host, local_epoch);
         }
     }
 
     /// Pins the operation again, by the newest view.
     pub fn resume(&mut self) -> ViewRef {
         let before = self.local_epoch.take();
-        let (view, local_epoch) = self.store.begin();
-        (self.local_epoch, self.epoch) = (Some(local_epoch), self.store.epoch());
+        let store = self.store;
+        let (view, local_epoch) = store.local_epochs.begin(&store.host, || store.newest_view());
+        (self.local_epoch, self.epoch) = (Some(local_epoch), epoch_of_hints(store));
         if let Some(before) = before {
-            self.store.end(before);
+            store.local_epochs.end(&store.host, before);
         }
         view
     }
@@ -237,9 +205,9 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         }
         if let Some(local_epoch) = self.local_epoch.take() {
             self.store.host.note_unpinned(local_epoch);
-            self.store.local_epochs.end(local_epoch);
+            self.store.local_epochs.remove(local_epoch);
         }
-        self.store.publish();
+        self.store.local_epochs.publish(&self.store.host);
     }
 
     /// Returns whether the operation must not free the memory that it holds, because this memory was left to a
@@ -271,7 +239,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         if core::mem::take(&mut self.suspended) {
             let suspended = &self.store.local_epochs.suspended;
             suspended.set(suspended.get() - 1);
-            self.store.publish();
+            self.store.local_epochs.publish(&self.store.host);
         }
         self.traces.clear_posted();
     }

@@ -32,7 +32,7 @@ use crate::host::Host;
 use crate::layout::{BARS_BYTES, HeaderWord, has_bar};
 use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::{Buckets, Key};
-use crate::store::{Store, StoreOp};
+use crate::store::StoreOp;
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
@@ -77,11 +77,10 @@ fn is_majority(vouching: usize, members: usize) -> bool {
     2 * vouching > members || (2 * vouching == members && removed(Mutant::HalfVouches))
 }
 
-impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether the session has a valid lease.
-    pub(in crate::store) fn has_valid_lease(&self) -> bool {
-        passes(Mutant::ReadsUnheard, self.host.has_valid_lease())
-    }
+/// Returns whether the session has a valid lease.
+#[inline]
+pub(in crate::store) fn has_valid_lease(host: &impl Host) -> bool {
+    passes(Mutant::ReadsUnheard, host.has_valid_lease())
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
@@ -90,7 +89,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// in a newer view or from the backups.
     #[inline]
     pub(in crate::store) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        if self.store.has_valid_lease() {
+        if has_valid_lease(&self.store.host) {
             return Ok(true);
         }
         let subtable = Buckets::of(key, &self.view).subtable;
@@ -102,7 +101,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         &mut self,
         subtable: u32,
     ) -> Result<bool, Error> {
-        if self.store.has_valid_lease() {
+        if has_valid_lease(&self.store.host) {
             return Ok(true);
         }
         Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
@@ -112,7 +111,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// half of the members have to be at no later view. A later view possibly has none of these backups, so that none
     /// of them has fenced the session.
     pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
-        if passes(Mutant::BesideAsksNobody, self.store.has_valid_lease()) {
+        if passes(Mutant::BesideAsksNobody, has_valid_lease(&self.store.host)) {
             return Ok(true);
         }
         Box::pin(MemberQuestion::new(self, &[]).await_vouching()).await
@@ -123,7 +122,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         &mut self,
         keys: impl Iterator<Item = Key<'k>>,
     ) -> Result<bool, Error> {
-        if self.store.has_valid_lease() {
+        if has_valid_lease(&self.store.host) {
             return Ok(true);
         }
         let mut subtables: Vec<u32> =
@@ -175,7 +174,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
     async fn await_vouching(&mut self) -> Result<bool, Error> {
         let store = self.op.store;
         loop {
-            if store.has_valid_lease() || self.is_answered() {
+            if has_valid_lease(&store.host) || self.is_answered() {
                 return Ok(true);
             }
             if self.op.newer_view_has_come() {
@@ -188,7 +187,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
             let view = self.op.view.clone();
             for (subtable, primary) in self.subtables.iter().zip(&self.primaries) {
                 let is_barred = store.asks.answer.borrow().barred.contains(primary);
-                if is_barred && store.may_read_backups(*subtable, &view).await {
+                if is_barred && store.reads.may_read_backups(&store.host, *subtable, &view).await {
                     return Ok(false);
                 }
             }

@@ -28,7 +28,9 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
+use super::copies::CopyAllocation;
 use super::find::KeyProof;
+use super::speculation::best_beside;
 use crate::conflict_rules::Winner;
 use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::{Error, FailedWriteOutcome};
@@ -238,6 +240,31 @@ impl<'i> Attempt<'i> {
         Attempt { intent, hint, hint_held: false, object, copies, in_place, step }
     }
 
+    /// Begins an attempt with an object to write, and with its copies if it has any.
+    #[inline]
+    pub(super) fn begin<F: Fabric, H: Host>(
+        store: &Store<F, H>,
+        intent: &'i Intent<'i>,
+        hint: Option<Hint>,
+        least: u32,
+        view: &View,
+    ) -> Result<Attempt<'i>, CannotBegin> {
+        let beside = best_beside(&store.fabric, hint, intent.slab, view);
+        let object = store.memory.allocate(intent.slab, least, view, beside);
+        let object = object.ok_or(CannotBegin::NoRoom(intent.slab))?;
+        let mut attempt = Attempt::new(intent, hint, object);
+        if intent.slab.turns() > 1 {
+            match (CopyAllocation { store, intent, least, view }).for_object(&object) {
+                Ok(copies) => attempt.copies = copies,
+                Err(why) => {
+                    store.memory.give_back(&store.host, &object);
+                    return Err(why);
+                }
+            }
+        }
+        Ok(attempt)
+    }
+
     pub fn step(&self) -> &AttemptStep {
         &self.step
     }
@@ -333,33 +360,6 @@ pub(in crate::store) enum AttemptEnd {
     Misplaced(Option<Hint>),
     /// The view changes while the attempt waits for another writer of its round.
     Suspended,
-}
-
-impl<F: Fabric, H: Host> Store<F, H> {
-    /// Begins an attempt with an object to write, and with its copies if it has any.
-    #[inline]
-    pub(super) fn begin_attempt<'i>(
-        &self,
-        intent: &'i Intent<'i>,
-        hint: Option<Hint>,
-        least: u32,
-        view: &View,
-    ) -> Result<Attempt<'i>, CannotBegin> {
-        let beside = self.best_beside(hint, intent.slab, view);
-        let object = self.memory.allocate(intent.slab, least, view, beside);
-        let object = object.ok_or(CannotBegin::NoRoom(intent.slab))?;
-        let mut attempt = Attempt::new(intent, hint, object);
-        if intent.slab.turns() > 1 {
-            match self.allocate_copies(intent, &object, least, view) {
-                Ok(copies) => attempt.copies = copies,
-                Err(why) => {
-                    self.memory.give_back(&self.host, &object);
-                    return Err(why);
-                }
-            }
-        }
-        Ok(attempt)
-    }
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {

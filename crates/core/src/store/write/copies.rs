@@ -25,17 +25,21 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
-impl<F: Fabric, H: Host> Store<F, H> {
+/// The allocation of the copies of an EC-oriented object.
+pub(super) struct CopyAllocation<'a, F, H> {
+    pub store: &'a Store<F, H>,
+    pub intent: &'a Intent<'a>,
+    /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
+    pub least: u32,
+    pub view: &'a View,
+}
+
+impl<F: Fabric, H: Host> CopyAllocation<'_, F, H> {
     /// Allocates the copies of an EC-oriented object, one on each node where a copy belongs. If there are too few such
     /// nodes, there are fewer copies; without any such node this fails.
     #[cold]
-    pub(super) fn allocate_copies(
-        &self,
-        intent: &Intent<'_>,
-        object: &Allocation,
-        least: u32,
-        view: &View,
-    ) -> Result<Vec<Allocation>, CannotBegin> {
+    pub fn for_object(&self, object: &Allocation) -> Result<Vec<Allocation>, CannotBegin> {
+        let Self { store, intent, view, .. } = *self;
         let at = view.object(object.address, object.kind.class.bytes());
         let at =
             at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
@@ -47,10 +51,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut copies = Vec::new();
         for node in nodes {
-            match self.allocate_copy(intent, node, least, view) {
+            match self.allocate_on(node) {
                 Ok(copy) => copies.push(copy),
                 Err(why) => {
-                    copies.iter().for_each(|copy| self.memory.give_back(&self.host, copy));
+                    copies.iter().for_each(|copy| store.memory.give_back(&store.host, copy));
                     return Err(why);
                 }
             }
@@ -59,13 +63,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Allocates room for a copy of an object on this node.
-    fn allocate_copy(
-        &self,
-        intent: &Intent<'_>,
-        node: MnId,
-        least: u32,
-        view: &View,
-    ) -> Result<Allocation, CannotBegin> {
+    fn allocate_on(&self, node: MnId) -> Result<Allocation, CannotBegin> {
+        let Self { store, intent, least, view } = *self;
         let key = intent.key.len();
         let value = intent.value.len();
         let slab = SlabKind::of(Redundancy::Copies(node), key, value);
@@ -73,7 +72,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             bytes: value,
             max_bytes: view.geometry.max_value_bytes as usize,
         })?;
-        self.memory.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
+        store.memory.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
     }
 }
 

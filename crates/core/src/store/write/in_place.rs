@@ -26,6 +26,7 @@
 //! has the words of another.
 
 use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
+use super::copies::CopyAllocation;
 use super::moving::PairMove;
 use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::Error;
@@ -77,7 +78,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
-            match self.op.store.allocate_copies(intent, &object, self.least, &view) {
+            let (store, least) = (self.op.store, self.least);
+            match (CopyAllocation { store, intent, least, view: &view }).for_object(&object) {
                 Ok(copies) => attempt.copies = copies,
                 Err(why) => {
                     self.op.store.memory.end_move(&object);

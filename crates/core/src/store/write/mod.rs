@@ -67,7 +67,7 @@ use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
 use find::{KeyLocation, WriterSearch};
 use insert::NewPair;
-use placement::{NotWritten, PlacedWrite};
+use placement::{NotWritten, PlacedWrite, WritePlacement};
 use uncontended::{AttemptAction, SlowPathReason};
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -111,9 +111,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Returns the error that a write would have in any state of the store, for example because of its sizes.
     pub fn check_write(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
-        self.check_key(&request.key)?;
-        self.check_value(request.value.len())?;
-        self.check_placement(request)
+        self.view.check_key(&request.key)?;
+        self.view.check_value(request.value.len())?;
+        WritePlacement { store: self, request }.check()
     }
 
     /// Executes a write by a request.
@@ -128,12 +128,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     async fn execute(&self, request: WriteRequest<'_, Key<'_>>) -> Result<WriteResult, Error> {
         let kind = request.kind();
         let WriteRequest { opcode, key, value, watch, .. } = request;
-        self.check_key(&key)?;
-        self.check_value(value.len())?;
-        let placed = match self.place(&request) {
+        self.view.check_key(&key)?;
+        self.view.check_value(value.len())?;
+        let placement = WritePlacement { store: self, request: &request };
+        let placed = match placement.place() {
             Ok(placed) => placed,
             // Boxed, because this case is rare and futures of operations should stay small.
-            Err(error) => Box::pin(self.place_by_search(&request, error)).await?,
+            Err(error) => Box::pin(placement.place_by_search(error)).await?,
         };
         let PlacedWrite { slab, keeps, hint } = placed;
         let mut batch = self.batch();
@@ -181,16 +182,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         result
     }
+}
 
-    /// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if
-    /// the write would have had this result anyway.
-    async fn without_memory(&self, intent: &Intent<'_>) -> Error {
-        let found = self.search(intent.key, None).await;
-        match (intent.opcode, found.map(|found| found.value().is_some())) {
-            (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
-            (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
-            _ => self.no_room_in(intent.slab),
-        }
+/// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if
+/// the write would have had this result anyway.
+async fn error_without_memory<F: Fabric, H: Host>(
+    store: &Store<F, H>,
+    intent: &Intent<'_>,
+) -> Error {
+    let found = store.search(intent.key, None).await;
+    match (intent.opcode, found.map(|found| found.value().is_some())) {
+        (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
+        (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
+        _ => store.view.no_room_in(intent.slab),
     }
 }
 
@@ -230,7 +234,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 self.await_writable(intent.key).await?;
                 let used = attempt.map(|attempt| attempt.object);
                 let begun = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
-                    None => self.store.begin_attempt(intent, hint, least, &self.view),
+                    None => Attempt::begin(self.store, intent, hint, least, &self.view),
                     Some(object) => Ok(Attempt::new(intent, hint, object)),
                 };
                 attempt = match begun {
@@ -296,7 +300,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let store = self.store;
         let mut search = MemorySearch { store, kind: short, to_delete, least, view: &view };
         match Box::pin(search.run()).await {
-            Err(Error::OutOfMemory) => Err(Box::pin(self.store.without_memory(intent)).await),
+            Err(Error::OutOfMemory) => Err(Box::pin(error_without_memory(store, intent)).await),
             other => other,
         }
     }

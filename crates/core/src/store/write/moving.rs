@@ -92,7 +92,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         scope: MoveScope,
     ) -> Result<(Transition, WriteResult), Error> {
         let key = self.key(key);
-        self.check_key(&key)?;
+        self.view.check_key(&key)?;
         let mut op = self.operation();
         let least = USED_AGAIN_AT;
         let leaves_its_place = false;
@@ -177,7 +177,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         if has == Some(self.redundancy) || !self.scope.covers(place.word) {
             return self.if_vouched(Ok(unchanged)).await;
         }
-        let slab = match self.op.store.slab_of(self.redundancy, self.key.len(), value.len()) {
+        let slab = match self.op.store.view.slab_of(self.redundancy, self.key.len(), value.len()) {
             Ok(slab) => slab,
             // The error depends on words that were READ, so the members have to vouch for them.
             Err(error) => return self.if_vouched(Err(error)).await,
@@ -196,7 +196,10 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             Some(begun) => begun,
             // The Move in place is impossible now, for example because another session has the block.
             None if matches!(self.scope, MoveScope::InPlaceAt(_)) => return Ok(unchanged),
-            None => self.op.store.begin_attempt(&intent, Some(place), self.least, &self.op.view),
+            None => {
+                let op = &*self.op;
+                Attempt::begin(op.store, &intent, Some(place), self.least, &op.view)
+            }
         };
         let mut attempt = match begun {
             Ok(attempt) => attempt,
@@ -289,7 +292,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let least = &mut self.least;
         let mut search = MemorySearch { store, kind: slab, to_delete: false, least, view: &view };
         match search.run().await {
-            Err(Error::OutOfMemory) => Err(self.op.store.no_room_in(slab)),
+            Err(Error::OutOfMemory) => Err(self.op.store.view.no_room_in(slab)),
             other => other,
         }
     }

@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 
 use super::attempt::{Attempt, Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
-use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
+use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Opcode, Slot};
+use crate::layout::Opcode;
 use crate::race::Key;
 use crate::slab::SlabKind;
 use crate::store::{Hint, Store, StoreOp, WriteResult};
@@ -43,13 +43,20 @@ impl From<Error> for NotWritten {
     }
 }
 
-impl<F: Fabric, H: Host> Store<F, H> {
+/// The choice of the slab for the object of a requested write.
+pub(super) struct WritePlacement<'r, F, H> {
+    pub store: &'r Store<F, H>,
+    pub request: &'r WriteRequest<'r, Key<'r>>,
+}
+
+impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
     /// Returns an error if a pair of these sizes can have no redundancy that the placement allows, whatever redundancy
     /// the replaced pair has.
-    pub(super) fn check_placement(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
+        let Self { store, request } = *self;
         let WriteRequest { key, value, placement, .. } = request;
         let demand = placement.of_new_pair();
-        match self.slab_of(demand.redundancy, key.len(), value.len()) {
+        match store.view.slab_of(demand.redundancy, key.len(), value.len()) {
             Err(Error::Redundancy(error))
                 if placement.keeps_existing() || demand.falls_back(&error) =>
             {
@@ -62,33 +69,31 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Chooses the slab of a write: that of the pair that the hint shows, if the pair is to keep its redundancy; else
     /// that of a new pair.
     #[inline]
-    pub(super) fn place(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<PlacedWrite, Error> {
+    pub fn place(&self) -> Result<PlacedWrite, Error> {
+        let Self { store, request } = *self;
         let WriteRequest { key, placement, hint, .. } = request;
         let redundancy = placement.of_new_pair().redundancy;
         let value_bytes = request.value.len();
         // If all pairs are replicated, and new ones are to be, the result is always replicated.
-        let is_always_replicated = self.has_one_redundancy.get() && redundancy.is_replicated();
+        let is_always_replicated = store.view.has_one_redundancy() && redundancy.is_replicated();
         let keeps = placement.keeps_existing();
         let kept = hint.filter(|_| keeps && !is_always_replicated);
-        let kept = kept.and_then(|hint| self.slab_of_word(hint.word, key, value_bytes));
+        let kept = kept.and_then(|hint| store.view.slab_of_word(hint.word, key, value_bytes));
         let (slab, keeps) = match kept {
             Some(slab) => (slab, KeepRedundancy::AsHinted(redundancy)),
             None => {
-                let slab = self.slab_of(redundancy, key.len(), value_bytes)?;
+                let slab = store.view.slab_of(redundancy, key.len(), value_bytes)?;
                 (slab, if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No })
             }
         };
         Ok(PlacedWrite { slab, keeps, hint: *hint })
     }
 
-    /// Chooses the slab of a write after [`Store::place`] failed with `error`, because a new pair cannot have its
-    /// redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls back to
-    /// them.
-    pub(super) async fn place_by_search(
-        &self,
-        request: &WriteRequest<'_, Key<'_>>,
-        error: Error,
-    ) -> Result<PlacedWrite, Error> {
+    /// Chooses the slab of the write after [`WritePlacement::place`] failed with `error`, because a new pair cannot
+    /// have its redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls back
+    /// to them.
+    pub async fn place_by_search(&self, error: Error) -> Result<PlacedWrite, Error> {
+        let Self { store, request } = *self;
         let WriteRequest { opcode, key, placement, .. } = *request;
         let Error::Redundancy(reason) = &error else { return Err(error) };
         let keeps = placement.keeps_existing();
@@ -98,10 +103,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
             PlacedWrite { slab, keeps, hint }
         };
         if keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
-            let found = self.search(key, None).await?;
+            let found = store.search(key, None).await?;
             let is_there = found.value().is_some();
             let found = found.hint();
-            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value_bytes));
+            let kept =
+                found.and_then(|found| store.view.slab_of_word(found.word, &key, value_bytes));
             match kept {
                 Some(slab) => return Ok(placed(slab, found.map(Hint::uncertain))),
                 None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
@@ -112,23 +118,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if !demand.falls_back(reason) {
             return Err(error);
         }
-        Ok(placed(self.slab_of_new(demand, &key, value_bytes)?, None))
+        Ok(placed(self.slab_of_new()?, None))
     }
 
     /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt. If the pair
     /// that was found cannot keep its redundancy, the slab stays the same.
-    fn place_again(
-        &self,
-        request: &WriteRequest<'_, Key<'_>>,
-        intent: &Intent<'_>,
-        why: NotWritten,
-    ) -> Result<PlacedWrite, Error> {
+    fn place_again(&self, intent: &Intent<'_>, why: NotWritten) -> Result<PlacedWrite, Error> {
+        let Self { store, request } = *self;
         let WriteRequest { key, value, placement, .. } = request;
         let demand = placement.of_new_pair();
-        let of_new = || self.slab_of_new(demand, key, value.len());
+        let of_new = || self.slab_of_new();
         let (slab, hint) = match why {
             NotWritten::Misplaced(Some(found)) => {
-                let kept = self.slab_of_word(found.word, key, value.len());
+                let kept = store.view.slab_of_word(found.word, key, value.len());
                 (kept.unwrap_or(intent.slab), Some(found.uncertain()))
             }
             NotWritten::Misplaced(None) => (of_new()?, None),
@@ -138,7 +140,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 (of_new().map_err(|_| error)?, None)
             }
             NotWritten::Failed(Error::Redundancy(error)) if demand.falls_back(&error) => {
-                self.host.report_fallback();
+                store.host.report_fallback();
                 let slab = SlabKind::of(Redundancy::Replicated, key.len(), value.len());
                 (slab.ok_or(Error::Redundancy(error))?, None)
             }
@@ -147,73 +149,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(PlacedWrite { slab, keeps: KeepRedundancy::No, hint })
     }
 
-    /// Returns the slab for the redundancy of a word's pair, if a value of these sizes can have this redundancy.
-    #[cold]
-    fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
-        let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
-        self.slab_of(redundancy, key.len(), value_bytes).ok()
-    }
-
-    /// Returns the slab for a new pair: of the demanded redundancy, or of the one to which the demand falls back.
-    fn slab_of_new(
-        &self,
-        demand: &RedundancyDemand,
-        key: &[u8],
-        value_bytes: usize,
-    ) -> Result<SlabKind, Error> {
-        match self.slab_of(demand.redundancy, key.len(), value_bytes) {
+    /// Returns the slab for the request's new pair: of the demanded redundancy, or of the one to which the demand falls
+    /// back.
+    fn slab_of_new(&self) -> Result<SlabKind, Error> {
+        let Self { store, request } = *self;
+        let WriteRequest { key, value, placement, .. } = request;
+        let (demand, value_bytes) = (placement.of_new_pair(), value.len());
+        match store.view.slab_of(demand.redundancy, key.len(), value_bytes) {
             Err(Error::Redundancy(error)) if demand.falls_back(&error) => {
-                self.host.report_fallback();
-                self.slab_of(Redundancy::Replicated, key.len(), value_bytes)
+                store.host.report_fallback();
+                store.view.slab_of(Redundancy::Replicated, key.len(), value_bytes)
             }
             slab => slab,
-        }
-    }
-
-    /// Returns the slab for an object of this redundancy and of these lengths of key and value.
-    #[inline]
-    pub(super) fn slab_of(
-        &self,
-        redundancy: Redundancy,
-        key_bytes: usize,
-        value_bytes: usize,
-    ) -> Result<SlabKind, Error> {
-        if !redundancy.is_replicated() {
-            redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
-            self.check_members(redundancy)?;
-        }
-        SlabKind::of(redundancy, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
-            bytes: value_bytes,
-            max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
-        })
-    }
-
-    /// Checks that there are regions of this redundancy, or enough members for such a region.
-    #[cold]
-    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
-        let view = self.view.borrow();
-        let members = view.members.len();
-        match redundancy.coding() {
-            Some(coding)
-                if members < coding.chunks()
-                    && view.regions.iter().all(|region| region.redundancy() != redundancy) =>
-            {
-                Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the error of a write whose slab has no room: its redundancy needs more members, or memory is full.
-    pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
-        let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
-        else {
-            return Error::OutOfMemory;
-        };
-        if members < coding.chunks() {
-            Error::Redundancy(RedundancyError::TooFewNodes { coding, members })
-        } else {
-            Error::OutOfMemory
         }
     }
 }
@@ -227,7 +174,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
             (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
             (_, Some(found)) => {
-                let kept = self.store.slab_of_word(found.word, key, value.len());
+                let kept = self.store.view.slab_of_word(found.word, key, value.len());
                 kept.is_none_or(|kept| kept.redundancy == slab.redundancy)
             }
         }
@@ -240,7 +187,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         intent: &Intent<'_>,
         why: NotWritten,
     ) -> Result<WriteResult, Error> {
-        let PlacedWrite { slab, keeps, hint } = self.store.place_again(request, intent, why)?;
+        let PlacedWrite { slab, keeps, hint } =
+            WritePlacement { store: self.store, request }.place_again(intent, why)?;
         let mut room = Vec::new();
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
         self.pin.pause();

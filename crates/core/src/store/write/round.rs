@@ -24,6 +24,7 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, guard, passes, removed};
+use crate::store::session::has_valid_lease;
 use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
@@ -178,7 +179,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         let end = judged.unwrap_or(end);
         // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
-        let counts = passes(Mutant::LosersDoNotAsk, self.store.has_valid_lease())
+        let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&self.store.host))
             || self.is_vouched_for_now(attempt.intent.key).await;
         Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
     }
