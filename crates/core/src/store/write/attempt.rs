@@ -28,7 +28,7 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-use super::copies::CopyAllocation;
+use super::copies::{CopyAllocation, copies_found, free_copy};
 use super::find::KeyProof;
 use super::speculation::best_beside;
 use crate::conflict_rules::Winner;
@@ -36,12 +36,12 @@ use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
-use crate::mutant::{Mutant, guard, removed, right_or};
-use crate::race::Key;
+use crate::mutant::{Mutant, guard, passes, removed, right_or};
+use crate::race::{BucketWords, Key};
 use crate::slab::{Allocation, SlabKind};
 use crate::store::{Hint, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
-use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
+use crate::view::{MAX_REPLICAS, SlotRef, View};
 
 /// One item for each backup of a slot, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
@@ -313,6 +313,164 @@ impl<'i> Attempt<'i> {
         winner
     }
 
+    /// Posts the WRITEs of the object and its copies, and of the header of each block whose header is not known to be
+    /// written.
+    pub(super) fn post_object<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+    ) -> Result<(), Error> {
+        let Attempt { intent, object, .. } = self;
+        if object.header.is_some() {
+            post_header(op, object)?;
+        }
+        let opcode = intent.opcode;
+        let identity = object.identity();
+        let at = object_at(&op.view, object)?;
+        let value = match intent.value {
+            WriteValue::Bytes(value) => value,
+            WriteValue::Staged { object, value_bytes } => {
+                let pair = Pair { key: &intent.key, value: &[], identity, opcode };
+                write_around(at, &mut op.batch, &pair, object, value_bytes);
+                return Ok(());
+            }
+        };
+        let pair = Pair { key: &intent.key, value, identity, opcode };
+        if self.copies.is_empty() {
+            at.write(&mut op.batch, &pair);
+            return Ok(());
+        }
+        let copies: PerCopy<Identity> = self.copies.iter().map(Allocation::identity).collect();
+        at.write_oriented(&mut op.batch, &pair, &copies);
+        self.post_copies(op)
+    }
+
+    /// Checks that all verbs of the phase that writes the object succeeded: all replicas must have the object before
+    /// any other operation can learn of it. For a speculative write, this holds only for the nodes that show its word
+    /// (`speculation.rs`).
+    #[inline]
+    pub(super) fn check_object_written<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+    ) -> Result<(), Error> {
+        op.batch.check().map_err(|f| op.failed(f))?;
+        if self.object.header.is_some() || !self.copies.is_empty() {
+            self.note_headers_written(op);
+        }
+        Ok(())
+    }
+
+    /// Notes that the headers of the attempt's blocks are written, if there were any to write.
+    #[cold]
+    fn note_headers_written<F: Fabric, H: Host>(&self, op: &StoreOp<'_, F, H>) {
+        let memory = &op.store.memory;
+        memory.note_header_written(&self.object);
+        self.copies.iter().for_each(|copy| memory.note_header_written(copy));
+    }
+
+    /// Ends an attempt, and its use of its object. If the outcome is unknown, the object stays in use and the session
+    /// has to be recovered, because nothing else ever frees the object.
+    #[inline]
+    pub(super) fn end<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+        ended: &Result<AttemptEnd, Error>,
+    ) {
+        let is_known = match ended {
+            Ok(_) => true,
+            Err(error) => has_known_outcome(op, error),
+        };
+        if !guard(Mutant::IdentityUsedAgain, is_known) {
+            return;
+        }
+        op.pin.end_object();
+        match (&self.in_place, self.step.is_mentioned()) {
+            (None, true) => op.store.memory.end_write(&self.object),
+            (None, false) => op.store.memory.give_back(&op.store.host, &self.object),
+            (Some(_), _) => op.store.memory.end_move(&self.object),
+        }
+        if !self.copies.is_empty() || self.in_place.is_some() {
+            self.end_copies(op, ended);
+        }
+        op.pin.end_hold();
+    }
+
+    /// Posts the WRITEs of an attempt's copies, and of the headers of their blocks.
+    #[cold]
+    pub(super) fn post_copies<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+    ) -> Result<(), Error> {
+        let view = op.view.clone();
+        for copy in &self.copies {
+            post_header(op, copy)?;
+            let at = view.object(copy.address, copy.kind.class.bytes());
+            let at =
+                at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+            let Intent { key, value: WriteValue::Bytes(value), .. } = self.intent else {
+                unreachable!("values of EC-oriented pairs are bytes")
+            };
+            let identity = copy.identity();
+            let opcode = Opcode::Copy;
+            at.write(&mut op.batch, &Pair { key, value, identity, opcode });
+        }
+        Ok(())
+    }
+
+    /// Ends the use of an attempt's copies. If the attempt's word was committed, the copies stay with it, and a Move in
+    /// place frees the copies of the old word. Otherwise the attempt's copies are freed, or given back if no CAS has
+    /// named the object.
+    #[cold]
+    pub(super) fn end_copies<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+        ended: &Result<AttemptEnd, Error>,
+    ) {
+        let stands = matches!(ended, Ok(AttemptEnd::Done(Some(_))));
+        for copy in &self.copies {
+            if !self.step().is_mentioned() {
+                op.store.memory.give_back(&op.store.host, copy);
+                continue;
+            }
+            op.store.memory.end_write(copy);
+            if !stands {
+                free_copy(op, copy.identity());
+            }
+        }
+        let frees_old = passes(Mutant::CopiesFreedByLoser, stands);
+        let old_copies = self.in_place.iter().flat_map(|in_place| &in_place.old_copies);
+        for copy in old_copies.filter(|_| frees_old).take(copies_found()) {
+            free_copy(op, *copy);
+        }
+    }
+
+    /// Returns whether the slab of an attempt is right for the pair that was found, or for a new pair if none was
+    /// found.
+    pub(super) fn is_well_placed<F: Fabric, H: Host>(
+        &self,
+        op: &StoreOp<'_, F, H>,
+        found: Option<Hint>,
+    ) -> bool {
+        let Intent { keeps, key, value, slab, .. } = self.intent;
+        match (keeps, found) {
+            (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
+            (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
+            (_, Some(found)) => {
+                let kept = op.store.view.slab_of_word(found.word, key, value.len());
+                kept.is_none_or(|kept| kept.redundancy == slab.redundancy)
+            }
+        }
+    }
+
+    /// Returns the round in which a new key takes a free slot of `words`; `None` if no slot is free.
+    #[inline]
+    pub(super) fn round_on_new(&self, view: &View, words: &BucketWords) -> Option<WriteRound> {
+        let (slot, old) = words.slot_for_new(view)?;
+        let own = self.own_word();
+        let is_alone = view.subtables[slot.subtable as usize].backups().is_empty();
+        let is_plain = passes(Mutant::NeverTentative, is_alone);
+        Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
+    }
+
     /// Returns the word that refers to the attempt's object.
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
@@ -362,113 +520,6 @@ pub(in crate::store) enum AttemptEnd {
     Suspended,
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Posts the WRITEs of the object and its copies, and of the header of each block whose header is not known to be
-    /// written.
-    pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
-        let Attempt { intent, object, .. } = attempt;
-        if object.header.is_some() {
-            self.post_header(object)?;
-        }
-        let opcode = intent.opcode;
-        let identity = object.identity();
-        let at = object_at(&self.view, object)?;
-        let value = match intent.value {
-            WriteValue::Bytes(value) => value,
-            WriteValue::Staged { object, value_bytes } => {
-                let pair = Pair { key: &intent.key, value: &[], identity, opcode };
-                write_around(at, &mut self.batch, &pair, object, value_bytes);
-                return Ok(());
-            }
-        };
-        let pair = Pair { key: &intent.key, value, identity, opcode };
-        if attempt.copies.is_empty() {
-            at.write(&mut self.batch, &pair);
-            return Ok(());
-        }
-        let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
-        at.write_oriented(&mut self.batch, &pair, &copies);
-        self.post_copies(attempt)
-    }
-
-    /// Posts the WRITEs of the header of an object's block, if the header is not known to be written.
-    #[cold]
-    pub(super) fn post_header(&mut self, object: &Allocation) -> Result<(), Error> {
-        if let Some((block, header)) = &object.header {
-            let bytes = header.encode();
-            let span = self.batch.stage(bytes.len() as u32);
-            self.batch.bytes_mut(span).copy_from_slice(&bytes);
-            let view = &self.view;
-            let block = view
-                .block(*block)
-                .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            block.write_header(&mut self.batch, span);
-        }
-        Ok(())
-    }
-
-    /// Checks that all verbs of the phase that writes the object succeeded: all replicas must have the object before
-    /// any other operation can learn of it. For a speculative write, this holds only for the nodes that show its word
-    /// (`speculation.rs`).
-    #[inline]
-    pub(super) fn check_object_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
-        self.batch.check().map_err(|f| self.failed(f))?;
-        if attempt.object.header.is_some() || !attempt.copies.is_empty() {
-            self.note_headers_written(attempt);
-        }
-        Ok(())
-    }
-
-    /// Notes that the headers of the attempt's blocks are written, if there were any to write.
-    #[cold]
-    fn note_headers_written(&self, attempt: &Attempt<'_>) {
-        let memory = &self.store.memory;
-        memory.note_header_written(&attempt.object);
-        attempt.copies.iter().for_each(|copy| memory.note_header_written(copy));
-    }
-
-    /// Ends an attempt, and its use of its object. If the outcome is unknown, the object stays in use and the session
-    /// has to be recovered, because nothing else ever frees the object.
-    #[inline]
-    pub(super) fn end_attempt(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
-        let is_known = match ended {
-            Ok(_) => true,
-            Err(error) => self.is_known(error),
-        };
-        if !guard(Mutant::IdentityUsedAgain, is_known) {
-            return;
-        }
-        self.pin.end_object();
-        match (&attempt.in_place, attempt.step.is_mentioned()) {
-            (None, true) => self.store.memory.end_write(&attempt.object),
-            (None, false) => self.store.memory.give_back(&self.store.host, &attempt.object),
-            (Some(_), _) => self.store.memory.end_move(&attempt.object),
-        }
-        if !attempt.copies.is_empty() || attempt.in_place.is_some() {
-            self.end_copies(attempt, ended);
-        }
-        self.pin.end_hold();
-    }
-
-    /// Returns whether it is certain that the failed attempt has had no effect, and that none of its CASes and WRITEs
-    /// can still execute.
-    #[cold]
-    fn is_known(&mut self, error: &Error) -> bool {
-        if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })
-        {
-            self.pin.end_object();
-            return false;
-        }
-        self.forget_lost();
-        error.outcome() == FailedWriteOutcome::NotApplied && !self.pin.traces.is_on_its_way()
-    }
-
-    /// Returns the place of a slot on each of its backups, in order.
-    pub(in crate::store) fn backups(&self, slot: SlotRef) -> PerBackup<PoolPlace> {
-        self.view.slot_on_backups(slot).collect()
-    }
-}
-
 /// Marked cold and not inlined, so that other writes do not pay for this case.
 #[cold]
 fn write_around(
@@ -485,4 +536,35 @@ fn write_around(
 fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectLocation<'v>, Error> {
     view.object(object.address, object.kind.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
+}
+
+/// Posts the WRITEs of the header of an object's block, if the header is not known to be written.
+#[cold]
+pub(super) fn post_header<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    object: &Allocation,
+) -> Result<(), Error> {
+    if let Some((block, header)) = &object.header {
+        let bytes = header.encode();
+        let span = op.batch.stage(bytes.len() as u32);
+        op.batch.bytes_mut(span).copy_from_slice(&bytes);
+        let view = &op.view;
+        let block = view
+            .block(*block)
+            .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+        block.write_header(&mut op.batch, span);
+    }
+    Ok(())
+}
+
+/// Returns whether it is certain that the failed attempt has had no effect, and that none of its CASes and WRITEs
+/// can still execute.
+#[cold]
+fn has_known_outcome<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, error: &Error) -> bool {
+    if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. }) {
+        op.pin.end_object();
+        return false;
+    }
+    op.forget_lost();
+    error.outcome() == FailedWriteOutcome::NotApplied && !op.pin.traces.is_on_its_way()
 }

@@ -72,71 +72,118 @@ pub(super) enum RoundOutcome {
     Lost,
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Competes for the round. With `look`, the winner also gets these buckets, as the first backup shows them after it
-    /// got the winner's word.
-    pub(super) async fn contend(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        round: WriteRound,
-        look: Option<&Buckets>,
-    ) -> Result<RoundOutcome, Error> {
-        if self.post_round(attempt, round, look) {
-            self.phase().await;
+/// Competes for the round. With `look`, the winner also gets these buckets, as the first backup shows them after it
+/// got the winner's word.
+pub(super) async fn contend<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    round: WriteRound,
+    look: Option<&Buckets>,
+) -> Result<RoundOutcome, Error> {
+    if post_round(op, attempt, round, look) {
+        op.phase().await;
+    }
+    decide(op, attempt, look).await
+}
+
+/// Posts the first phase of a round. Returns whether any verb was posted.
+pub(super) fn post_round<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    round: WriteRound,
+    look: Option<&Buckets>,
+) -> bool {
+    op.batch.next_phase();
+    let posted = post_cases(op, &round, look);
+    let asks = !posted.cases.is_empty();
+    attempt.enter_step(AttemptStep::Contending(round, posted));
+    asks
+}
+
+/// Posts the CASes of a round behind the verbs that are in the batch.
+pub(super) fn post_cases<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    round: &WriteRound,
+    look: Option<&Buckets>,
+) -> PostedRound {
+    Rules::post(op, round, look)
+}
+
+/// Returns the winner's permission if the executed CASes have put the own word on all backups.
+pub(super) fn won_at_once<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    round: &WriteRound,
+    posted: &PostedRound,
+) -> Result<Option<Winner>, Error> {
+    Rules::won_at_once(op, round, posted)
+}
+
+/// Decides the round after the CASes are executed. If this writer wins, its word is then on all backups.
+pub(super) async fn decide<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    look: Option<&Buckets>,
+) -> Result<RoundOutcome, Error> {
+    let (round, posted) = attempt.take_contended();
+    Rules::decide(op, &round, look, &posted).await
+}
+
+/// Returns the word that each backup holds after the executed CASes.
+pub(super) fn found_on_backups<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    round: &WriteRound,
+    posted: &PostedRound,
+) -> Result<PerBackup<Slot>, Error> {
+    let mut seen = PerBackup::new();
+    for ticket in &posted.cases {
+        let found = Slot(op.batch.found(*ticket).map_err(|f| op.failed(f))?);
+        seen.push(if found == round.old { round.own } else { found });
+    }
+    Ok(seen)
+}
+
+/// Posts for each place a CAS from the word that the place is expected to hold to `own`, and the look right
+/// behind the first CAS.
+fn post_backups<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    swaps: impl Iterator<Item = (PoolPlace, Slot)>,
+    own: Slot,
+    look: Option<&Buckets>,
+) -> PostedRound {
+    let mut looks = None;
+    if removed(Mutant::LooksBeforeItsCas) {
+        looks = post_look(op, look);
+    }
+    let mut cases = PerBackup::new();
+    for (place, expected) in swaps {
+        cases.push(op.batch.cas(place.node, place.offset, expected.0, own.0));
+        if looks.is_none() {
+            looks = post_look(op, look);
         }
-        self.decide(attempt, look).await
     }
+    PostedRound { cases, look: looks }
+}
 
-    /// Posts the first phase of a round. Returns whether any verb was posted.
-    pub(super) fn post_round(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        round: WriteRound,
-        look: Option<&Buckets>,
-    ) -> bool {
-        self.batch.next_phase();
-        let posted = self.post_cases(&round, look);
-        let asks = !posted.cases.is_empty();
-        attempt.enter_step(AttemptStep::Contending(round, posted));
-        asks
-    }
+fn post_look<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    look: Option<&Buckets>,
+) -> Option<[Ticket; 2]> {
+    let buckets = look?;
+    let replica = right_or(Mutant::LooksOnPrimary, 1, 0);
+    let place = op.view.subtables[buckets.subtable as usize].replicas()[replica];
+    Some(buckets.read(&mut op.batch, place))
+}
 
-    /// Posts the CASes of a round behind the verbs that are in the batch.
-    pub(super) fn post_cases(&mut self, round: &WriteRound, look: Option<&Buckets>) -> PostedRound {
-        Rules::post(self, round, look)
-    }
-
-    /// Returns the winner's permission if the executed CASes have put the own word on all backups.
-    pub(super) fn won_at_once(
-        &self,
-        round: &WriteRound,
-        posted: &PostedRound,
-    ) -> Result<Option<Winner>, Error> {
-        Rules::won_at_once(self, round, posted)
-    }
-
-    /// Decides the round after the CASes are executed. If this writer wins, its word is then on all backups.
-    pub(super) async fn decide(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        look: Option<&Buckets>,
-    ) -> Result<RoundOutcome, Error> {
-        let (round, posted) = attempt.take_contended();
-        Rules::decide(self, &round, look, &posted).await
-    }
-
-    /// Returns the word that each backup holds after the executed CASes.
-    pub(super) fn found_on_backups(
-        &self,
-        round: &WriteRound,
-        posted: &PostedRound,
-    ) -> Result<PerBackup<Slot>, Error> {
-        let mut seen = PerBackup::new();
-        for ticket in &posted.cases {
-            let found = Slot(self.batch.found(*ticket).map_err(|f| self.failed(f))?);
-            seen.push(if found == round.old { round.own } else { found });
+pub(super) fn look_result<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    look: Option<&Buckets>,
+    tickets: Option<[Ticket; 2]>,
+) -> Result<Option<BucketWords>, Error> {
+    match (look, tickets) {
+        (Some(buckets), Some(tickets)) => {
+            buckets.words(&op.batch, tickets).map(Some).map_err(|f| op.failed(f))
         }
-        Ok(seen)
+        _ => Ok(None),
     }
 }
 
@@ -151,7 +198,7 @@ impl ConflictRules for SnapshotRules {
     ) -> PostedRound {
         let view = op.view.clone();
         let swaps = view.slot_on_backups(round.slot).map(|place| (place, round.old));
-        op.post_backups(swaps, round.own, look)
+        post_backups(op, swaps, round.own, look)
     }
 
     fn won_at_once<F: Fabric, H: Host>(
@@ -160,7 +207,7 @@ impl ConflictRules for SnapshotRules {
         posted: &PostedRound,
     ) -> Result<Option<Winner>, Error> {
         let own = round.own.identity();
-        let seen = op.found_on_backups(round, posted)?;
+        let seen = found_on_backups(op, round, posted)?;
         let blind = removed(Mutant::WriteNowWinsUnseen);
         let seen = seen.iter().map(|s| if blind { own } else { s.identity() });
         Ok(match evaluate(own, seen) {
@@ -175,9 +222,9 @@ impl ConflictRules for SnapshotRules {
         look: Option<&Buckets>,
         posted: &PostedRound,
     ) -> Result<RoundOutcome, Error> {
-        let seen = op.found_on_backups(round, posted)?;
+        let seen = found_on_backups(op, round, posted)?;
         let counts = passes(Mutant::LookOfALostCasCounts, seen.first() == Some(&round.own));
-        let mut looked = op.look_result(look, posted.look)?.filter(|_| counts);
+        let mut looked = look_result(op, look, posted.look)?.filter(|_| counts);
         let winner = match evaluate(round.own.identity(), seen.iter().map(|s| s.identity())) {
             RoundVerdict::Won(winner) => winner,
             RoundVerdict::Lost => return Ok(RoundOutcome::Lost),
@@ -189,14 +236,18 @@ impl ConflictRules for SnapshotRules {
                 }
             }
         };
-        let foreign: PerBackup<(PoolPlace, Slot)> =
-            op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
+        let foreign: PerBackup<(PoolPlace, Slot)> = op
+            .view
+            .slot_on_backups(round.slot)
+            .zip(seen)
+            .filter(|(_, s)| *s != round.own)
+            .collect();
         if !foreign.is_empty() && (look.is_some() || !removed(Mutant::BackupsNotFixed)) {
             // A look is valid only if it follows the own word on the first backup. If another writer's word was there,
             // the winner looks again.
             let again = if looked.is_none() { look } else { None };
             op.batch.next_phase();
-            let fixed = op.post_backups(foreign.iter().copied(), round.own, again);
+            let fixed = post_backups(op, foreign.iter().copied(), round.own, again);
             op.phase().await;
             for ((_, expected), ticket) in foreign.iter().zip(fixed.cases) {
                 let found = Slot(op.batch.found(ticket).map_err(|f| op.failed(f))?);
@@ -205,53 +256,9 @@ impl ConflictRules for SnapshotRules {
                 }
             }
             if again.is_some() {
-                looked = op.look_result(again, fixed.look)?;
+                looked = look_result(op, again, fixed.look)?;
             }
         }
         Ok(RoundOutcome::Won(winner, looked))
-    }
-}
-
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Posts for each place a CAS from the word that the place is expected to hold to `own`, and the look right
-    /// behind the first CAS.
-    fn post_backups(
-        &mut self,
-        swaps: impl Iterator<Item = (PoolPlace, Slot)>,
-        own: Slot,
-        look: Option<&Buckets>,
-    ) -> PostedRound {
-        let mut looks = None;
-        if removed(Mutant::LooksBeforeItsCas) {
-            looks = self.post_look(look);
-        }
-        let mut cases = PerBackup::new();
-        for (place, expected) in swaps {
-            cases.push(self.batch.cas(place.node, place.offset, expected.0, own.0));
-            if looks.is_none() {
-                looks = self.post_look(look);
-            }
-        }
-        PostedRound { cases, look: looks }
-    }
-
-    fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
-        let buckets = look?;
-        let replica = right_or(Mutant::LooksOnPrimary, 1, 0);
-        let place = self.view.subtables[buckets.subtable as usize].replicas()[replica];
-        Some(buckets.read(&mut self.batch, place))
-    }
-
-    pub(super) fn look_result(
-        &self,
-        look: Option<&Buckets>,
-        tickets: Option<[Ticket; 2]>,
-    ) -> Result<Option<BucketWords>, Error> {
-        match (look, tickets) {
-            (Some(buckets), Some(tickets)) => {
-                buckets.words(&self.batch, tickets).map(Some).map_err(|f| self.failed(f))
-            }
-            _ => Ok(None),
-        }
     }
 }

@@ -14,12 +14,12 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, WriteValue};
+use super::attempt::{CannotBegin, Intent};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Identity, MAX_COPIES, Opcode, Pair, Slot};
-use crate::mutant::{Mutant, guard, passes, right_or};
+use crate::layout::{Identity, MAX_COPIES, Slot};
+use crate::mutant::{Mutant, guard, right_or};
 use crate::slab::{Allocation, SlabKind};
 use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
@@ -76,54 +76,10 @@ impl<F: Fabric, H: Host> CopyAllocation<'_, F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Posts the WRITEs of an attempt's copies, and of the headers of their blocks.
-    #[cold]
-    pub(super) fn post_copies(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
-        let view = self.view.clone();
-        for copy in &attempt.copies {
-            self.post_header(copy)?;
-            let at = view.object(copy.address, copy.kind.class.bytes());
-            let at =
-                at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            let Intent { key, value: WriteValue::Bytes(value), .. } = attempt.intent else {
-                unreachable!("values of EC-oriented pairs are bytes")
-            };
-            let identity = copy.identity();
-            let opcode = Opcode::Copy;
-            at.write(&mut self.batch, &Pair { key, value, identity, opcode });
-        }
-        Ok(())
-    }
-
-    /// Ends the use of an attempt's copies. If the attempt's word was committed, the copies stay with it, and a Move in
-    /// place frees the copies of the old word. Otherwise the attempt's copies are freed, or given back if no CAS has
-    /// named the object.
-    #[cold]
-    pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
-        let stands = matches!(ended, Ok(AttemptEnd::Done(Some(_))));
-        for copy in &attempt.copies {
-            if !attempt.step().is_mentioned() {
-                self.store.memory.give_back(&self.store.host, copy);
-                continue;
-            }
-            self.store.memory.end_write(copy);
-            if !stands {
-                self.free_copy(copy.identity());
-            }
-        }
-        let frees_old = passes(Mutant::CopiesFreedByLoser, stands);
-        let old_copies = attempt.in_place.iter().flat_map(|in_place| &in_place.old_copies);
-        for copy in old_copies.filter(|_| frees_old).take(copies_found()) {
-            self.free_copy(*copy);
-        }
-    }
-
-    /// Frees a copy that no slot word needs any more.
-    pub(super) fn free_copy(&mut self, copy: Identity) {
-        // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
-        self.free(Slot::tombstone(copy.address(), 0));
-    }
+/// Frees a copy that no slot word needs any more.
+pub(super) fn free_copy<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, copy: Identity) {
+    // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
+    op.free(Slot::tombstone(copy.address(), 0));
 }
 
 /// Returns those of the given slot words that lead to objects with copies.
@@ -167,6 +123,6 @@ pub(in crate::store) async fn find_copies<F: Fabric, H: Host>(
 }
 
 /// Returns the largest number of copies of one object that a write finds and frees.
-fn copies_found() -> usize {
+pub(super) fn copies_found() -> usize {
     right_or(Mutant::SecondCopyLeaks, MAX_COPIES, 1)
 }

@@ -65,7 +65,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         class: SizeClass,
     ) -> Result<Option<(Vec<u8>, u64)>, Error> {
         let mut op = self.operation();
-        let found = op.pair_at(address, class).await;
+        let found = read_pair_at(&mut op, address, class).await;
         let cost = op.cost;
         self.recycle(core::mem::take(&mut op.batch));
         self.counters.add(crate::stats::OpKind::Reclaim, &cost);
@@ -76,7 +76,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// The words are possibly outdated or not committed. Returns `None` if the view has no such subtable.
     pub async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let mut op = self.operation();
-        let words = op.words_of(subtable).await;
+        let words = read_words_of(&mut op, subtable).await;
         let cost = op.cost;
         self.recycle(core::mem::take(&mut op.batch));
         self.counters.add(crate::stats::OpKind::Reclaim, &cost);
@@ -84,55 +84,56 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    async fn pair_at(
-        &mut self,
-        address: Address,
-        class: SizeClass,
-    ) -> Result<Option<(Vec<u8>, u64)>, Error> {
-        let view = self.view.clone();
-        let Some(at) = view.object(address, class.bytes()) else { return Ok(None) };
-        let near = at.places().next().map(|place| place.node);
-        let Some(near) = near else { return Ok(None) };
-        let place = at.read_at(near, |node| self.store.silent.has(node));
-        // The batch still holds the verbs of the previous operation.
-        self.batch.clear();
-        let ticket = self.batch.read(place.node, place.offset, at.bytes() as u32);
-        self.phase().await;
-        let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
-        let Ok(object) = Object::decode(bytes) else { return Ok(None) };
-        let value_bytes = match at.columns() {
-            None => Some(object.value().len()),
-            Some(_) => Chunk::value_bytes_in(bytes),
-        };
-        let is_there = object.identity().generation_at(address).is_some();
-        let pair = value_bytes.map(|bytes| (object.key().to_vec(), bytes as u64));
-        Ok(pair.filter(|_| is_there))
-    }
+async fn read_pair_at<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    address: Address,
+    class: SizeClass,
+) -> Result<Option<(Vec<u8>, u64)>, Error> {
+    let view = op.view.clone();
+    let Some(at) = view.object(address, class.bytes()) else { return Ok(None) };
+    let near = at.places().next().map(|place| place.node);
+    let Some(near) = near else { return Ok(None) };
+    let place = at.read_at(near, |node| op.store.silent.has(node));
+    // The batch still holds the verbs of the previous operation.
+    op.batch.clear();
+    let ticket = op.batch.read(place.node, place.offset, at.bytes() as u32);
+    op.phase().await;
+    let bytes = op.batch.data(ticket).map_err(|f| op.failed(f))?;
+    let Ok(object) = Object::decode(bytes) else { return Ok(None) };
+    let value_bytes = match at.columns() {
+        None => Some(object.value().len()),
+        Some(_) => Chunk::value_bytes_in(bytes),
+    };
+    let is_there = object.identity().generation_at(address).is_some();
+    let pair = value_bytes.map(|bytes| (object.key().to_vec(), bytes as u64));
+    Ok(pair.filter(|_| is_there))
+}
 
-    async fn words_of(&mut self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
-        let view = self.view.clone();
-        let Some(of) = view.subtables.get(subtable as usize) else { return Ok(None) };
-        let place = of.primary();
-        let all = view.geometry.subtable_bytes();
-        let mut words = Vec::new();
-        let mut from = 0;
-        while from < all {
-            let end = all.min(from + PHASE_BYTES);
-            self.batch.clear();
-            let mut reads = Vec::new();
-            while from < end {
-                let bytes = READ_BYTES.min(end - from);
-                reads.push(self.batch.read(place.node, place.offset + from, bytes as u32));
-                from += bytes;
-            }
-            self.phase().await;
-            for read in reads {
-                let bytes = self.batch.data(read).map_err(|f| self.failed(f))?;
-                let found = bytes.as_chunks().0.iter().map(|word| Slot(u64::from_le_bytes(*word)));
-                words.extend(found.filter(|word| !word.is_free() && !word.is_tentative()));
-            }
+async fn read_words_of<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    subtable: u32,
+) -> Result<Option<Vec<Slot>>, Error> {
+    let view = op.view.clone();
+    let Some(of) = view.subtables.get(subtable as usize) else { return Ok(None) };
+    let place = of.primary();
+    let all = view.geometry.subtable_bytes();
+    let mut words = Vec::new();
+    let mut from = 0;
+    while from < all {
+        let end = all.min(from + PHASE_BYTES);
+        op.batch.clear();
+        let mut reads = Vec::new();
+        while from < end {
+            let bytes = READ_BYTES.min(end - from);
+            reads.push(op.batch.read(place.node, place.offset + from, bytes as u32));
+            from += bytes;
         }
-        Ok(Some(words))
+        op.phase().await;
+        for read in reads {
+            let bytes = op.batch.data(read).map_err(|f| op.failed(f))?;
+            let found = bytes.as_chunks().0.iter().map(|word| Slot(u64::from_le_bytes(*word)));
+            words.extend(found.filter(|word| !word.is_free() && !word.is_tentative()));
+        }
     }
+    Ok(Some(words))
 }

@@ -25,55 +25,56 @@ use crate::verbs::{Fabric, FailedVerb};
 /// The number of bytes that are read first of each object, which is enough for most keys.
 const PREFIX_BYTES: u64 = 128;
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the error of a write for whose key no slot of `words` is free: [`Error::IndexFull`] if splits can help,
-    /// [`Error::KeysHashAlike`] if not. Takes one or two phases.
-    pub(super) async fn full_buckets_error(&mut self, key: Key<'_>, words: &BucketWords) -> Error {
-        if removed(Mutant::SplitsSeparateNothing) {
-            return Error::IndexFull;
-        }
-        let mut asked: Vec<(Slot, u64)> =
-            words.iter().map(|(_, word)| (word, PREFIX_BYTES)).collect();
-        while !asked.is_empty() {
-            match self.longer_than_read(key, &asked).await {
-                Ok(Some(longer)) => asked = longer,
-                Ok(None) => return Error::IndexFull,
-                Err(failed) => return self.failed(failed),
-            }
-        }
-        Error::KeysHashAlike
+/// Returns the error of a write for whose key no slot of `words` is free: [`Error::IndexFull`] if splits can help,
+/// [`Error::KeysHashAlike`] if not. Takes one or two phases.
+pub(super) async fn full_buckets_error<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    key: Key<'_>,
+    words: &BucketWords,
+) -> Error {
+    if removed(Mutant::SplitsSeparateNothing) {
+        return Error::IndexFull;
     }
+    let mut asked: Vec<(Slot, u64)> = words.iter().map(|(_, word)| (word, PREFIX_BYTES)).collect();
+    while !asked.is_empty() {
+        match longer_than_read(op, key, &asked).await {
+            Ok(Some(longer)) => asked = longer,
+            Ok(None) => return Error::IndexFull,
+            Err(failed) => return op.failed(failed),
+        }
+    }
+    Error::KeysHashAlike
+}
 
-    /// Reads the keys of these words, in one phase, with the given number of bytes for each. Returns the words whose
-    /// keys need more bytes, with that number. Returns `None` if a split can help, because one of the other words leads
-    /// to the key itself, to a key that a larger index separates from it, or to nothing that can be read.
-    async fn longer_than_read(
-        &mut self,
-        key: Key<'_>,
-        asked: &[(Slot, u64)],
-    ) -> Result<Option<Vec<(Slot, u64)>>, FailedVerb> {
-        self.batch.clear();
-        let mut reads: Vec<(Slot, bool, ObjectReads)> = Vec::with_capacity(asked.len());
-        for (word, bytes) in asked {
-            let Some(object) = self.view.object_of(*word) else { return Ok(None) };
-            let (bytes, whole) = ((*bytes).min(object.bytes()), object.bytes());
-            reads.push((*word, bytes == whole, object.read_starts(&mut self.batch, bytes)));
-        }
-        self.phase().await;
-        let mut longer = Vec::new();
-        for (word, is_whole, starts) in reads {
-            match starts.key(&self.batch, word, is_whole)? {
-                KeyReadResult::Key(other) => {
-                    let is_same = other == &key[..];
-                    let other = self.store.key(other);
-                    if is_same || key.common_bits(&other) < self.view.deepest() {
-                        return Ok(None);
-                    }
-                }
-                KeyReadResult::Longer(bytes) => longer.push((word, bytes)),
-                KeyReadResult::Nothing => return Ok(None),
-            }
-        }
-        Ok(Some(longer))
+/// Reads the keys of these words, in one phase, with the given number of bytes for each. Returns the words whose
+/// keys need more bytes, with that number. Returns `None` if a split can help, because one of the other words leads
+/// to the key itself, to a key that a larger index separates from it, or to nothing that can be read.
+async fn longer_than_read<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    key: Key<'_>,
+    asked: &[(Slot, u64)],
+) -> Result<Option<Vec<(Slot, u64)>>, FailedVerb> {
+    op.batch.clear();
+    let mut reads: Vec<(Slot, bool, ObjectReads)> = Vec::with_capacity(asked.len());
+    for (word, bytes) in asked {
+        let Some(object) = op.view.object_of(*word) else { return Ok(None) };
+        let (bytes, whole) = ((*bytes).min(object.bytes()), object.bytes());
+        reads.push((*word, bytes == whole, object.read_starts(&mut op.batch, bytes)));
     }
+    op.phase().await;
+    let mut longer = Vec::new();
+    for (word, is_whole, starts) in reads {
+        match starts.key(&op.batch, word, is_whole)? {
+            KeyReadResult::Key(other) => {
+                let is_same = other == &key[..];
+                let other = op.store.key(other);
+                if is_same || key.common_bits(&other) < op.view.deepest() {
+                    return Ok(None);
+                }
+            }
+            KeyReadResult::Longer(bytes) => longer.push((word, bytes)),
+            KeyReadResult::Nothing => return Ok(None),
+        }
+    }
+    Ok(Some(longer))
 }

@@ -25,8 +25,8 @@
 //! out of place. All Moves put their copy words into the same places, so if all places have the words of one Move, none
 //! has the words of another.
 
-use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
-use super::copies::CopyAllocation;
+use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue, post_header};
+use super::copies::{CopyAllocation, free_copy};
 use super::moving::PairMove;
 use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::Error;
@@ -118,9 +118,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let view = self.op.view.clone();
         let at = view.object_of(word).expect("it was read there");
         self.op.batch.clear();
-        self.op.post_header(&attempt.object)?;
+        post_header(self.op, &attempt.object)?;
         if !copies.is_empty() {
-            self.op.post_copies(attempt)?;
+            attempt.post_copies(self.op)?;
             let put = at.put_copy_words(&mut self.op.batch, attempt.own_word(), &copies);
             let slot = self.op.read_slot(found.slot);
             self.op.phase().await;
@@ -144,7 +144,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         // frees that copy.
         let mut old_copies = words.named(&self.op.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
-            old_copies.drain(..).for_each(|copy| self.op.free_copy(copy));
+            old_copies.drain(..).for_each(|copy| free_copy(self.op, copy));
         }
         attempt.in_place = Some(InPlaceMove { opcode, old_copies });
         Ok(true)

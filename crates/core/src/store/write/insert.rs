@@ -25,8 +25,10 @@
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
-use super::contend::RoundOutcome;
+use super::contend::{RoundOutcome, contend, decide, post_round};
 use super::find::{KeySlot, WriterSearch};
+use super::full_buckets::full_buckets_error;
+use super::round::{await_end, commit, post_rewrite, rewrite_backups};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -37,36 +39,22 @@ use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the round in which a new key takes a free slot of `words`; `None` if no slot is free.
-    pub(super) fn round_on_new(
-        &self,
-        attempt: &Attempt<'_>,
-        words: &BucketWords,
-    ) -> Option<WriteRound> {
-        let (slot, old) = words.slot_for_new(&self.view)?;
-        let own = attempt.own_word();
-        let is_alone = self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let is_plain = passes(Mutant::NeverTentative, is_alone);
-        Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
-    }
+/// Posts, for the winner, the CASes that clear the tentative bit of its word on the backups.
+pub(super) fn post_confirmation<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    winner: Winner,
+    round: WriteRound,
+) {
+    let cases = post_rewrite(op, &winner, round.slot, round.own, attempt.own_word());
+    attempt.enter_step(AttemptStep::Confirming(round, cases, winner));
+}
 
-    /// Posts, for the winner, the CASes that clear the tentative bit of its word on the backups.
-    pub(super) fn post_confirmation(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        winner: Winner,
-        round: WriteRound,
-    ) {
-        let cases = self.post_rewrite(&winner, round.slot, round.own, attempt.own_word());
-        attempt.enter_step(AttemptStep::Confirming(round, cases, winner));
-    }
-
-    /// Returns whether a winner's look shows, without further READs, that no other slot has the key.
-    pub(super) fn is_only(&self, own: SlotRef, first: &BucketWords, look: &BucketWords) -> bool {
-        let is_unknown = unknown(look, own, first).next().is_some();
-        passes(Mutant::InsertDoesNotLook, !is_unknown && !is_unanswered(look, own, first))
-    }
+/// Returns whether a winner's look shows, without further READs, that no other slot has the key.
+#[inline]
+pub(super) fn is_only(own: SlotRef, first: &BucketWords, look: &BucketWords) -> bool {
+    let is_unknown = unknown(look, own, first).next().is_some();
+    passes(Mutant::InsertDoesNotLook, !is_unknown && !is_unanswered(look, own, first))
 }
 
 /// An INSERT of a new key into a free slot.
@@ -90,32 +78,32 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
     }
 
     /// Inserts the key, which is in none of its slots, into a free one. Returns `None` after it has executed the CASes
-    /// that confirm the word; then [`StoreOp::advance`] continues the attempt.
+    /// that confirm the word; then [`advance`] continues the attempt.
     pub async fn insert(mut self) -> Result<Option<AttemptEnd>, Error> {
-        let Some(round) = self.op.round_on_new(self.attempt, self.first) else {
+        let Some(round) = self.attempt.round_on_new(&self.op.view, self.first) else {
             return Err(
-                Box::pin(self.op.full_buckets_error(self.attempt.intent.key, self.first)).await
+                Box::pin(full_buckets_error(self.op, self.attempt.intent.key, self.first)).await
             );
         };
         if self.op.view.subtables[round.slot.subtable as usize].backups().is_empty() {
             return self.insert_alone(round).await.map(Some);
         }
-        self.op.post_round(self.attempt, round, Some(&self.buckets));
+        post_round(self.op, self.attempt, round, Some(&self.buckets));
         self.op.phase().await;
         self.installed().await
     }
 
     /// Continues after the CASes of a free slot's backups, and the look, are answered. Returns `None` after it has
-    /// executed the CASes that confirm the word; then [`StoreOp::advance`] continues the attempt.
+    /// executed the CASes that confirm the word; then [`advance`] continues the attempt.
     pub async fn installed(&mut self) -> Result<Option<AttemptEnd>, Error> {
         let round = *self.attempt.step().round().expect("it has competed");
         let WriteRound { slot, old, .. } = round;
-        let (winner, look) = match self.op.decide(self.attempt, Some(&self.buckets)).await? {
+        let (winner, look) = match decide(self.op, self.attempt, Some(&self.buckets)).await? {
             RoundOutcome::Won(winner, Some(look)) => (winner, look),
             RoundOutcome::Won(_, None) => unreachable!("a winner with backups has looked"),
             RoundOutcome::Lost => {
                 self.op.store.counters.add_lost_round();
-                let Some(end) = self.op.await_end(slot, old).await? else {
+                let Some(end) = await_end(self.op, slot, old).await? else {
                     return Ok(Some(AttemptEnd::Suspended));
                 };
                 self.op.free_lost(self.attempt.own_word(), end);
@@ -136,7 +124,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                 return Err(withdrawn(error));
             }
         }
-        self.op.post_confirmation(self.attempt, winner, round);
+        post_confirmation(self.op, self.attempt, winner, round);
         self.op.phase().await;
         Ok(None)
     }
@@ -166,7 +154,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         self.attempt.enter_step(AttemptStep::Withdrawing(round));
         let left = word_of_withdrawal(round.own, round.old);
         if !removed(Mutant::WithdrawsPrimaryFirst) {
-            self.op.rewrite_backups(&winner, round.slot, round.own, left).await?;
+            rewrite_backups(self.op, &winner, round.slot, round.own, left).await?;
         }
         self.op.batch.next_phase();
         let primary = self.op.primary(round.slot);
@@ -176,7 +164,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
             return Err(Error::Interrupted { what: "the primary changed under its winner" });
         }
         if removed(Mutant::WithdrawsPrimaryFirst) {
-            self.op.rewrite_backups(&winner, round.slot, round.own, left).await?;
+            rewrite_backups(self.op, &winner, round.slot, round.own, left).await?;
         }
         self.attempt.enter_step(AttemptStep::Mentioned);
         // The word of the withdrawal protects the attempt's own object from reuse, so the old word's object is free.
@@ -216,7 +204,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
             return Ok(AttemptEnd::Retry);
         }
         let look = self.buckets.words(&self.op.batch, tickets).map_err(|f| self.op.failed(f))?;
-        let RoundOutcome::Won(winner, _) = self.op.contend(self.attempt, round, None).await? else {
+        let RoundOutcome::Won(winner, _) = contend(self.op, self.attempt, round, None).await?
+        else {
             unreachable!("without backups nobody else can win");
         };
         let other = self.has_other(&look, place.node, slot).await;
@@ -233,7 +222,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
             self.op.free(old);
             return other.map(|_| AttemptEnd::Retry).map_err(withdrawn);
         }
-        if self.op.commit(self.attempt, winner, round, tentative).await? {
+        if commit(self.op, self.attempt, winner, round, tentative).await? {
             self.op.free(old);
             Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.op.seen() })))
         } else {

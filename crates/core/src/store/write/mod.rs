@@ -65,10 +65,12 @@ use crate::store::memory::{MemoryLookAhead, MemorySearch, SET_FREE_TOGETHER, set
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
+use contend::decide;
 use find::{KeyLocation, WriterSearch};
 use insert::NewPair;
 use placement::{NotWritten, PlacedWrite, WritePlacement};
-use uncontended::{AttemptAction, SlowPathReason};
+use round::{end_round, ended};
+use uncontended::{AttemptAction, SlowPathReason, advance, compete};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -252,7 +254,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             };
             self.pin.begin_object();
             let ended = self.attempt_or_resolve(running).await;
-            self.end_attempt(running, &ended);
+            running.end(self, &ended);
             hint_held |= running.hint_held;
             (is_running, hint) = (false, None);
             let ended = match ended {
@@ -369,15 +371,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     pub(super) async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptEnd, Error> {
         loop {
-            let found = match self.advance(attempt)? {
+            let found = match advance(self, attempt)? {
                 AttemptAction::Phase => {
                     self.phase().await;
                     continue;
                 }
-                AttemptAction::Ended { committed } => return Ok(self.ended(attempt, committed)),
+                AttemptAction::Ended { committed } => return Ok(ended(self, attempt, committed)),
                 AttemptAction::SlowPath(SlowPathReason::Decide) => {
-                    let contended = self.decide(attempt, None).await?;
-                    return self.end_round(attempt, contended).await;
+                    let contended = decide(self, attempt, None).await?;
+                    return end_round(self, attempt, contended).await;
                 }
                 AttemptAction::SlowPath(SlowPathReason::Follow(shown)) => {
                     WriterSearch::new(self, attempt.intent.key).follow(shown).await?
@@ -399,14 +401,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 (KeyLocation::Absent(_), Opcode::Update | Opcode::Delete) => {
                     return Err(Error::NotFound);
                 }
-                (KeyLocation::Slot(found), _) if !self.is_well_placed(attempt, Some(found)) => {
+                (KeyLocation::Slot(found), _) if !attempt.is_well_placed(self, Some(found)) => {
                     return Ok(AttemptEnd::Misplaced(Some(found)));
                 }
-                (KeyLocation::Absent(_), _) if !self.is_well_placed(attempt, None) => {
+                (KeyLocation::Absent(_), _) if !attempt.is_well_placed(self, None) => {
                     return Ok(AttemptEnd::Misplaced(None));
                 }
                 (KeyLocation::Slot(found), _) => {
-                    if self.compete(attempt, found) {
+                    if compete(self, attempt, found) {
                         self.phase().await;
                     }
                 }

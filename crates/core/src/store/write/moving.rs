@@ -24,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, KeepRedundancy, WriteValue};
+use super::uncontended::compete;
 use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -212,7 +213,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         self.op.pin.begin_object();
         let ended = self.write_and_compete(&mut attempt, place).await;
         let ended = self.op.or_resolve(&attempt, ended).await;
-        self.op.end_attempt(&attempt, &ended);
+        attempt.end(self.op, &ended);
         let ended = ended?;
         self.op.pin.traces.clear_posted();
         if let AttemptEnd::Done(place) = ended {
@@ -265,16 +266,16 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let late = removed(Mutant::ParityAfterCas);
         if attempt.in_place.is_some() {
             if !self.write_in_place(attempt, found, !late).await? {
-                self.op.check_object_written(attempt)?;
+                attempt.check_object_written(self.op)?;
                 return Ok(AttemptEnd::Retry);
             }
         } else {
             self.op.batch.clear();
-            self.op.post_object(attempt)?;
+            attempt.post_object(self.op)?;
             self.op.phase().await;
         }
-        self.op.check_object_written(attempt)?;
-        if self.op.compete(attempt, found) {
+        attempt.check_object_written(self.op)?;
+        if compete(self.op, attempt, found) {
             self.op.phase().await;
         }
         let ended = self.op.attempt(attempt).await;

@@ -3,13 +3,13 @@
 //! 1. *Before the write* the slab is chosen by the request's placement and hint. Nothing else is known yet of the pair
 //!    that the write replaces.
 //! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS names the object
-//!    ([`StoreOp::is_well_placed`]).
+//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)).
 //! 3. *If the slab is wrong*, or has no room, the write begins again with another slab. It does so only once, so that
 //!    it ends even if other sessions change the pair's redundancy again and again.
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Intent, KeepRedundancy, WriteValue};
+use super::attempt::{Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
 use crate::data::Redundancy;
 use crate::error::Error;
@@ -90,8 +90,8 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
     }
 
     /// Chooses the slab of the write after [`WritePlacement::place`] failed with `error`, because a new pair cannot
-    /// have its redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls back
-    /// to them.
+    /// have its redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls
+    /// back to them.
     pub async fn place_by_search(&self, error: Error) -> Result<PlacedWrite, Error> {
         let Self { store, request } = *self;
         let WriteRequest { opcode, key, placement, .. } = *request;
@@ -166,20 +166,6 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether the slab of an attempt is right for the pair that was found, or for a new pair if none was
-    /// found.
-    pub(super) fn is_well_placed(&self, attempt: &Attempt<'_>, found: Option<Hint>) -> bool {
-        let Intent { keeps, key, value, slab, .. } = attempt.intent;
-        match (keeps, found) {
-            (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
-            (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
-            (_, Some(found)) => {
-                let kept = self.store.view.slab_of_word(found.word, key, value.len());
-                kept.is_none_or(|kept| kept.redundancy == slab.redundancy)
-            }
-        }
-    }
-
     /// Executes the write again, with another slab than the slab with which it began.
     pub(super) async fn write_with_other_slab(
         &mut self,

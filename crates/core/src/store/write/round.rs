@@ -29,207 +29,214 @@ use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Replaces the winner's word on all backups by another word of the winner.
-    pub(super) async fn rewrite_backups(
-        &mut self,
-        winner: &Winner,
-        slot: SlotRef,
-        from: Slot,
-        to: Slot,
-    ) -> Result<(), Error> {
-        let cases = self.post_rewrite(winner, slot, from, to);
-        self.phase().await;
-        self.check_rewritten(&cases, from)
-    }
+/// Replaces the winner's word on all backups by another word of the winner.
+pub(super) async fn rewrite_backups<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    winner: &Winner,
+    slot: SlotRef,
+    from: Slot,
+    to: Slot,
+) -> Result<(), Error> {
+    let cases = post_rewrite(op, winner, slot, from, to);
+    op.phase().await;
+    check_rewritten(op, &cases, from)
+}
 
-    /// Posts the CASes by which [`StoreOp::rewrite_backups`] replaces the word.
-    pub(super) fn post_rewrite(
-        &mut self,
-        _winner: &Winner,
-        slot: SlotRef,
-        from: Slot,
-        to: Slot,
-    ) -> PerBackup<Ticket> {
-        self.batch.next_phase();
-        let view = self.view.clone();
-        let backups = view.slot_on_backups(slot);
-        backups.map(|place| self.batch.cas(place.node, place.offset, from.0, to.0)).collect()
-    }
+/// Posts the CASes by which [`rewrite_backups`] replaces the word.
+pub(super) fn post_rewrite<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    _winner: &Winner,
+    slot: SlotRef,
+    from: Slot,
+    to: Slot,
+) -> PerBackup<Ticket> {
+    op.batch.next_phase();
+    let view = op.view.clone();
+    let backups = view.slot_on_backups(slot);
+    backups.map(|place| op.batch.cas(place.node, place.offset, from.0, to.0)).collect()
+}
 
-    /// Checks that these CASes have replaced the writer's own word on all backups.
-    pub(super) fn check_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
-        for ticket in cases {
-            if self.batch.found(*ticket).map_err(|f| self.failed(f))? != from.0 {
-                return Err(Error::Interrupted { what: "a backup changed under its winner" });
+/// Checks that these CASes have replaced the writer's own word on all backups.
+pub(super) fn check_rewritten<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    cases: &[Ticket],
+    from: Slot,
+) -> Result<(), Error> {
+    for ticket in cases {
+        if op.batch.found(*ticket).map_err(|f| op.failed(f))? != from.0 {
+            return Err(Error::Interrupted { what: "a backup changed under its winner" });
+        }
+    }
+    Ok(())
+}
+
+/// Commits the winner's word on the primary.
+///
+/// Returns true if the CAS has succeeded. Returns false only with one index replica, where this CAS is the whole
+/// round, if another writer's CAS came first.
+pub(in crate::store) async fn commit<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    winner: Winner,
+    round: WriteRound,
+    expected: Slot,
+) -> Result<bool, Error> {
+    let cas = post_commit(op, attempt, winner, round, expected);
+    op.phase().await;
+    is_committed(op, &round, expected, cas)
+}
+
+/// Posts the CAS by which the winner commits its word on the primary.
+pub(super) fn post_commit<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    _winner: Winner,
+    round: WriteRound,
+    expected: Slot,
+) -> Ticket {
+    if let Some(watch) = attempt.intent.watch {
+        watch();
+    }
+    op.batch.next_phase();
+    let primary = op.primary(round.slot);
+    let cas = op.batch.cas(primary.node, primary.offset, expected.0, round.own.0);
+    attempt.enter_step(AttemptStep::Committing(round, cas));
+    cas
+}
+
+/// Checks the executed CAS of the primary: see [`commit`].
+pub(in crate::store) fn is_committed<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    round: &WriteRound,
+    expected: Slot,
+    cas: Ticket,
+) -> Result<bool, Error> {
+    let found = Slot(op.batch.found(cas).map_err(|f| op.failed(f))?);
+    if found == expected {
+        return Ok(true);
+    }
+    if op.view.subtables[round.slot.subtable as usize].backups().is_empty() {
+        return Ok(false);
+    }
+    Err(Error::Interrupted { what: "the primary changed under its winner" })
+}
+
+/// Waits, for a loser, until the round is over. Returns the word that the primary shows then. Returns `None` if the
+/// view changes meanwhile, because the winner is possibly dead, and is recovered only after the change.
+pub(super) async fn await_end<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    slot: SlotRef,
+    old: Slot,
+) -> Result<Option<Slot>, Error> {
+    loop {
+        if op.pause().await.is_err() {
+            let waiting_for = "the winner of a write conflict to finish";
+            return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::Unknown });
+        }
+        if guard(Mutant::LoserIgnoresNewView, op.newer_view_has_come()) {
+            op.view = op.pin.resume();
+            if op.view.stage_of(slot.subtable).is_some() {
+                return Ok(None);
             }
         }
-        Ok(())
-    }
-
-    /// Commits the winner's word on the primary.
-    ///
-    /// Returns true if the CAS has succeeded. Returns false only with one index replica, where this CAS is the whole
-    /// round, if another writer's CAS came first.
-    pub(in crate::store) async fn commit(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        winner: Winner,
-        round: WriteRound,
-        expected: Slot,
-    ) -> Result<bool, Error> {
-        let cas = self.post_commit(attempt, winner, round, expected);
-        self.phase().await;
-        self.is_committed(&round, expected, cas)
-    }
-
-    /// Posts the CAS by which the winner commits its word on the primary.
-    pub(super) fn post_commit(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        _winner: Winner,
-        round: WriteRound,
-        expected: Slot,
-    ) -> Ticket {
-        if let Some(watch) = attempt.intent.watch {
-            watch();
-        }
-        self.batch.next_phase();
-        let primary = self.primary(round.slot);
-        let cas = self.batch.cas(primary.node, primary.offset, expected.0, round.own.0);
-        attempt.enter_step(AttemptStep::Committing(round, cas));
-        cas
-    }
-
-    /// Checks the executed CAS of the primary: see [`StoreOp::commit`].
-    pub(in crate::store) fn is_committed(
-        &self,
-        round: &WriteRound,
-        expected: Slot,
-        cas: Ticket,
-    ) -> Result<bool, Error> {
-        let found = Slot(self.batch.found(cas).map_err(|f| self.failed(f))?);
-        if found == expected {
-            return Ok(true);
-        }
-        if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
-            return Ok(false);
-        }
-        Err(Error::Interrupted { what: "the primary changed under its winner" })
-    }
-
-    /// Waits, for a loser, until the round is over. Returns the word that the primary shows then. Returns `None` if the
-    /// view changes meanwhile, because the winner is possibly dead, and is recovered only after the change.
-    pub(super) async fn await_end(
-        &mut self,
-        slot: SlotRef,
-        old: Slot,
-    ) -> Result<Option<Slot>, Error> {
-        loop {
-            if self.pause().await.is_err() {
-                let waiting_for = "the winner of a write conflict to finish";
-                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::Unknown });
-            }
-            if guard(Mutant::LoserIgnoresNewView, self.newer_view_has_come()) {
-                self.view = self.pin.resume();
-                if self.view.stage_of(slot.subtable).is_some() {
-                    return Ok(None);
-                }
-            }
-            let word = self.fetch_slot(slot).await?;
-            if word != old {
-                return Ok(Some(word));
-            }
+        let word = op.fetch_slot(slot).await?;
+        if word != old {
+            return Ok(Some(word));
         }
     }
+}
 
-    /// Ends the round of an UPDATE, UPSERT or DELETE: commits if it is won, waits for its end if it is lost.
-    pub(super) async fn end_round(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        contended: RoundOutcome,
-    ) -> Result<AttemptEnd, Error> {
-        let round = *attempt.step().round().expect("it has competed");
-        match contended {
-            RoundOutcome::Won(winner, _) => {
-                let done = self.commit(attempt, winner, round, round.old).await?;
-                Ok(self.ended(attempt, done))
-            }
-            RoundOutcome::Lost => self.end_lost_round(attempt, round).await,
+/// Ends the round of an UPDATE, UPSERT or DELETE: commits if it is won, waits for its end if it is lost.
+pub(super) async fn end_round<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    contended: RoundOutcome,
+) -> Result<AttemptEnd, Error> {
+    let round = *attempt.step().round().expect("it has competed");
+    match contended {
+        RoundOutcome::Won(winner, _) => {
+            let done = commit(op, attempt, winner, round, round.old).await?;
+            Ok(ended(op, attempt, done))
         }
+        RoundOutcome::Lost => end_lost_round(op, attempt, round).await,
     }
+}
 
-    async fn end_lost_round(
-        &mut self,
-        attempt: &Attempt<'_>,
-        round: WriteRound,
-    ) -> Result<AttemptEnd, Error> {
-        self.store.counters.add_lost_round();
-        #[cfg(feature = "mutants")]
-        if let Some(ended) = self.end_lost_round_at_once(attempt, &round) {
-            return Ok(ended);
-        }
-        let judged = removed(Mutant::MoveLoserJudgesByBackups);
-        let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
-        let Some(end) = self.await_end(round.slot, round.old).await? else {
-            return Ok(AttemptEnd::Suspended);
-        };
-        if guard(Mutant::LoserFreesAtOnce, !round.is_in_place()) {
-            self.free_lost(round.own, end);
-        }
-        let end = judged.unwrap_or(end);
-        // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
-        let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&self.store.host))
-            || self.is_vouched_for_now(attempt.intent.key).await;
-        Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
-    }
-
-    /// Ends a lost round for mutants that wrongly do not wait for its end, or free the loser's object too early.
+async fn end_lost_round<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
+    round: WriteRound,
+) -> Result<AttemptEnd, Error> {
+    op.store.counters.add_lost_round();
     #[cfg(feature = "mutants")]
-    fn end_lost_round_at_once(
-        &mut self,
-        attempt: &Attempt<'_>,
-        round: &WriteRound,
-    ) -> Option<AttemptEnd> {
-        if removed(Mutant::LoserDoesNotWait) {
-            return Some(lost(attempt.intent, round.old));
-        }
-        let is_move = attempt.intent.opcode == Opcode::Move;
-        let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
-        if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
-            self.free(round.own.withdrawn());
-        }
-        hurries.then_some(AttemptEnd::Done(None))
+    if let Some(ended) = end_lost_round_at_once(op, attempt, &round) {
+        return Ok(ended);
     }
+    let judged = removed(Mutant::MoveLoserJudgesByBackups);
+    let judged = if judged { Some(fetch_backup(op, round.slot).await?) } else { None };
+    let Some(end) = await_end(op, round.slot, round.old).await? else {
+        return Ok(AttemptEnd::Suspended);
+    };
+    if guard(Mutant::LoserFreesAtOnce, !round.is_in_place()) {
+        op.free_lost(round.own, end);
+    }
+    let end = judged.unwrap_or(end);
+    // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
+    let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&op.store.host))
+        || op.is_vouched_for_now(attempt.intent.key).await;
+    Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
+}
 
-    /// Ends an attempt whose CAS of the primary was executed. `done` says whether that CAS succeeded; with one index
-    /// replica, another writer's CAS possibly came first.
-    pub(in crate::store) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> AttemptEnd {
-        let AttemptStep::Committing(round, cas) = attempt.step() else {
-            unreachable!("it commits")
-        };
-        if !round.is_in_place() {
-            self.free(if done { round.old } else { round.own.withdrawn() });
-        }
-        let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
-        if done {
-            AttemptEnd::Done((!round.own.is_free()).then_some(place))
-        } else {
-            lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered")))
-        }
+/// Ends a lost round for mutants that wrongly do not wait for its end, or free the loser's object too early.
+#[cfg(feature = "mutants")]
+fn end_lost_round_at_once<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
+    round: &WriteRound,
+) -> Option<AttemptEnd> {
+    if removed(Mutant::LoserDoesNotWait) {
+        return Some(lost(attempt.intent, round.old));
     }
+    let is_move = attempt.intent.opcode == Opcode::Move;
+    let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
+    if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
+        op.free(round.own.withdrawn());
+    }
+    hurries.then_some(AttemptEnd::Done(None))
+}
 
-    /// Reads the word of a slot from its first backup, in one phase.
-    #[cold]
-    async fn fetch_backup(&mut self, slot: SlotRef) -> Result<Slot, Error> {
-        let Some(place) = self.backups(slot).first().copied() else {
-            return self.fetch_slot(slot).await;
-        };
-        self.batch.clear();
-        let ticket = self.batch.read(place.node, place.offset, 8);
-        self.phase().await;
-        self.slot_word(ticket).map_err(|f| self.failed(f))
+/// Ends an attempt whose CAS of the primary was executed. `done` says whether that CAS succeeded; with one index
+/// replica, another writer's CAS possibly came first.
+pub(in crate::store) fn ended<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
+    done: bool,
+) -> AttemptEnd {
+    let AttemptStep::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
+    if !round.is_in_place() {
+        op.free(if done { round.old } else { round.own.withdrawn() });
     }
+    let place = Hint { slot: round.slot, word: round.own, seen: op.seen() };
+    if done {
+        AttemptEnd::Done((!round.own.is_free()).then_some(place))
+    } else {
+        lost(attempt.intent, Slot(op.batch.found(*cas).expect("it was answered")))
+    }
+}
+
+/// Reads the word of a slot from its first backup, in one phase.
+#[cold]
+async fn fetch_backup<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    slot: SlotRef,
+) -> Result<Slot, Error> {
+    let Some(place) = op.view.slot_on_backups(slot).next() else {
+        return op.fetch_slot(slot).await;
+    };
+    op.batch.clear();
+    let ticket = op.batch.read(place.node, place.offset, 8);
+    op.phase().await;
+    op.slot_word(ticket).map_err(|f| op.failed(f))
 }
 
 /// Returns the end of a write that lost its round to another write of the same key. `end` is the word that the primary

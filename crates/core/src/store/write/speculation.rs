@@ -26,6 +26,7 @@
 //! On an immediate fabric nothing is written speculatively, because a phase costs only a function call there.
 
 use super::attempt::{Attempt, AttemptStep};
+use super::contend::{found_on_backups, post_cases};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
@@ -63,73 +64,75 @@ pub(super) fn best_beside(
     (may_lie_there && has_backups).then_some(slot.subtable)
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns whether the attempt is allowed to begin with a speculative write to the hint's slot.
-    pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
-        let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
-        let Some(now) = self.pin.epoch() else { return false };
-        // Before this operation ends, the epoch grows by at most one, or jumps because another master leads. Memory
-        // that waits for its window is not reused before all sessions have heard of such a jump.
-        let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
-        let is_old = removed(Mutant::SpeculationsByOldHints);
-        if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
-            return false;
-        }
-        // Since the hint was seen, a split has possibly moved the key to another subtable. `await_writable` has checked
-        // that one, not the hint's.
-        if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
-            return false;
-        }
-        // The word of a pair that was lost with its only memory node stays in the slot. And for a region that this view
-        // does not have, the window is unknown.
-        if guard(Mutant::SpeculatesOnLostPairs, self.view.object_of(word).is_none()) {
-            return false;
-        }
-        debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
-        debug_assert!(is_old || !self.view.is_without_primary(slot.subtable), "it may be written");
-        let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let holds = self.view.lies_beside(attempt.object.address, slot.subtable);
-        has_backups && passes(Mutant::SpeculationsAnywhere, holds)
+/// Returns whether the attempt is allowed to begin with a speculative write to the hint's slot.
+pub(super) fn may_speculate<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    hint: Hint,
+    attempt: &Attempt<'_>,
+) -> bool {
+    let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
+    let Some(now) = op.pin.epoch() else { return false };
+    // Before this operation ends, the epoch grows by at most one, or jumps because another master leads. Memory
+    // that waits for its window is not reused before all sessions have heard of such a jump.
+    let is_young = now.saturating_sub(seen) + 1 < window(&op.view, word);
+    let is_old = removed(Mutant::SpeculationsByOldHints);
+    if !(is_young || is_old) || op.store.fabric.is_immediate() || !op.view.has_slot(slot) {
+        return false;
     }
+    // Since the hint was seen, a split has possibly moved the key to another subtable. `await_writable` has checked
+    // that one, not the hint's.
+    if !Buckets::of(attempt.intent.key, &op.view).covers(slot) {
+        return false;
+    }
+    // The word of a pair that was lost with its only memory node stays in the slot. And for a region that this view
+    // does not have, the window is unknown.
+    if guard(Mutant::SpeculatesOnLostPairs, op.view.object_of(word).is_none()) {
+        return false;
+    }
+    debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
+    debug_assert!(is_old || !op.view.is_without_primary(slot.subtable), "it may be written");
+    let has_backups = !op.view.subtables[slot.subtable as usize].backups().is_empty();
+    let holds = op.view.lies_beside(attempt.object.address, slot.subtable);
+    has_backups && passes(Mutant::SpeculationsAnywhere, holds)
+}
 
-    /// Posts the object and the CASes for the round of the hint's word, in one phase.
-    pub(super) fn post_speculation(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        hint: Hint,
-    ) -> Result<(), Error> {
-        let round = attempt.round_on(hint);
-        self.batch.clear();
-        let early = removed(Mutant::SpeculationCasesBeforeItWrites);
-        let early = early.then(|| self.post_cases(&round, None));
-        self.post_object(attempt)?;
-        let posted = early.unwrap_or_else(|| self.post_cases(&round, None));
-        let slot = self.read_slot(round.slot);
-        attempt.enter_step(AttemptStep::Speculated(round, posted, slot));
-        Ok(())
-    }
+/// Posts the object and the CASes for the round of the hint's word, in one phase.
+pub(super) fn post_speculation<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+    hint: Hint,
+) -> Result<(), Error> {
+    let round = attempt.round_on(hint);
+    op.batch.clear();
+    let early = removed(Mutant::SpeculationCasesBeforeItWrites);
+    let early = early.then(|| post_cases(op, &round, None));
+    attempt.post_object(op)?;
+    let posted = early.unwrap_or_else(|| post_cases(op, &round, None));
+    let slot = op.read_slot(round.slot);
+    attempt.enter_step(AttemptStep::Speculated(round, posted, slot));
+    Ok(())
+}
 
-    /// Evaluates the executed speculative write. If it is not proved that the round was open, returns the slot with the
-    /// word that it shows; then no slot shows a word of the attempt.
-    pub(super) fn check_speculation(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-    ) -> Result<Option<Hint>, Error> {
-        let AttemptStep::Speculated(round, posted, slot) = attempt.step() else {
-            unreachable!("it speculated")
-        };
-        self.check_object_written(attempt)?;
-        let found = self.found_on_backups(round, posted)?;
-        let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
-        let is_open = word == round.old || found.contains(&round.own);
-        if passes(Mutant::StaleSpeculationLoses, is_open) {
-            attempt.speculated_right();
-            return Ok(None);
-        }
-        // All CASes of the speculative write have been answered, and none succeeded.
-        let shown = Hint { slot: round.slot, word, seen: HintTrust::Unverified };
-        attempt.begins_again();
-        self.pin.traces.clear_posted();
-        Ok(Some(shown))
+/// Evaluates the executed speculative write. If it is not proved that the round was open, returns the slot with the
+/// word that it shows; then no slot shows a word of the attempt.
+pub(super) fn check_speculation<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    attempt: &mut Attempt<'_>,
+) -> Result<Option<Hint>, Error> {
+    let AttemptStep::Speculated(round, posted, slot) = attempt.step() else {
+        unreachable!("it speculated")
+    };
+    attempt.check_object_written(op)?;
+    let found = found_on_backups(op, round, posted)?;
+    let word = op.slot_word(*slot).map_err(|f| op.failed(f))?;
+    let is_open = word == round.old || found.contains(&round.own);
+    if passes(Mutant::StaleSpeculationLoses, is_open) {
+        attempt.speculated_right();
+        return Ok(None);
     }
+    // All CASes of the speculative write have been answered, and none succeeded.
+    let shown = Hint { slot: round.slot, word, seen: HintTrust::Unverified };
+    attempt.begins_again();
+    op.pin.traces.clear_posted();
+    Ok(Some(shown))
 }

@@ -5,7 +5,8 @@
 //! [`write`](super), from its present step: with the same object, the same view, and the results in the batch.
 
 use super::attempt::{Attempt, AttemptEnd, Intent};
-use super::uncontended::AttemptAction;
+use super::round::ended;
+use super::uncontended::{AttemptAction, advance};
 use crate::host::Host;
 use crate::slab::USED_AGAIN_AT;
 use crate::store::{Hint, StoreOp, WriteResult};
@@ -29,7 +30,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let mut attempt = Attempt::new(intent, hint, object);
         let mut is_first = true;
         loop {
-            match self.advance(&mut attempt) {
+            match advance(self, &mut attempt) {
                 Ok(AttemptAction::Phase) if self.phase_now() => is_first = false,
                 Ok(AttemptAction::Phase) => {
                     assert!(is_first, "a fabric is immediate for all phases of a call");
@@ -37,8 +38,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     return Err(Some(attempt));
                 }
                 Ok(AttemptAction::Ended { committed: true }) => {
-                    let ended = Ok(self.ended(&attempt, true));
-                    self.end_attempt(&attempt, &ended);
+                    let ended = Ok(ended(self, &attempt, true));
+                    attempt.end(self, &ended);
                     let place = if let Ok(AttemptEnd::Done(place)) = ended { place } else { None };
                     return Ok(WriteResult { place, hint_held: attempt.hint_held });
                 }
