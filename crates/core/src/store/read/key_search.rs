@@ -17,6 +17,7 @@ use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, guard, removed};
 use crate::race::{BucketWords, Buckets, Key, MAX_CANDIDATES};
+use crate::store::session::{is_vouched_for, is_vouched_for_backups};
 use crate::store::{BROKEN_WORD, Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::SlotRef;
@@ -96,9 +97,9 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
                 found => found?,
             };
             let counts = if self.from_backups {
-                self.op.is_vouched_for_backups().await?
+                is_vouched_for_backups(self.op).await?
             } else {
-                self.op.is_vouched_for(self.key).await?
+                is_vouched_for(self.op, self.key).await?
             };
             if counts {
                 return Ok(found);
@@ -186,7 +187,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         if guard(Mutant::FollowersReadWhatIsLost, op.view.leads_to_lost(word)) {
             return Ok(None);
         }
-        Ok(op.is_vouched_for(self.key).await?.then_some(word))
+        Ok(is_vouched_for(op, self.key).await?.then_some(word))
     }
 
     /// Searches the buckets of the key: two phases, or one if no slot possibly refers to the key.

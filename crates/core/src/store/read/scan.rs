@@ -30,6 +30,7 @@ use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::OpKind;
+use crate::store::session::is_vouched_for_in;
 use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::SlotRef;
@@ -152,7 +153,7 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
                 Err(error) => return Err(error),
             };
             let Some(ScanPiece { good, end, damaged, .. }) = piece else { continue };
-            if !removed(Mutant::ScansUnheard) && !self.op.is_vouched_for_in(subtable).await? {
+            if !removed(Mutant::ScansUnheard) && !is_vouched_for_in(self.op, subtable).await? {
                 continue;
             }
             next.advance(end, self.op.view.geometry.subtable_slots());

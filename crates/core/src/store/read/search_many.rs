@@ -29,6 +29,7 @@ use crate::layout::Slot;
 use crate::mutant::{Mutant, guard, removed};
 use crate::race::{Buckets, Key};
 use crate::stats::{Cost, OpKind};
+use crate::store::session::are_vouched_for;
 use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket, VerbBatch, VerbError};
 
@@ -266,7 +267,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         // The second phase needs no further question: all slots are read in the first phase, and the lookups take
         // effect there.
         let keys = asked.iter().map(|asked| asked.pending.key);
-        if !removed(Mutant::ManyReadUnheard) && !self.op.are_vouched_for(keys).await? {
+        if !removed(Mutant::ManyReadUnheard) && !are_vouched_for(self.op, keys).await? {
             self.unanswered.again.extend(asked.into_iter().map(|asked| asked.pending));
             return Ok(());
         }

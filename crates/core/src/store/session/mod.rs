@@ -22,5 +22,9 @@ mod vouch;
 
 pub(super) use followed_view::{FollowedView, ViewRef};
 pub(super) use pinned::{LocalEpochs, OperationPin};
+pub(super) use resolve::{SuspendedOperation, may_write_now};
 pub(super) use silent_nodes::SilentNodes;
-pub(super) use vouch::{VouchRequests, has_valid_lease};
+pub(super) use vouch::{
+    VouchRequests, are_vouched_for, has_valid_lease, is_vouched_for, is_vouched_for_backups,
+    is_vouched_for_in, is_vouched_for_now,
+};

@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::{Buckets, Key};
-use crate::store::write::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+use crate::store::write::{AttemptEnd, AttemptStep, WriteRound};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
@@ -48,19 +48,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
             }
-            if self.may_write_now(key) {
+            if may_write_now(&self.view, key) {
                 return Ok(());
             }
             self.wait_for_change().await?;
         }
-    }
-
-    /// Returns whether the key's subtable can be written in the view by which the operation is pinned.
-    pub(in crate::store) fn may_write_now(&self, key: Key<'_>) -> bool {
-        let held_back = self.view.holds_objects_back();
-        let held_back = guard(Mutant::WritesBesideLostReplicas, held_back);
-        let waits = self.stage_of(key).is_some() || held_back;
-        passes(Mutant::WritesWhileFrozen, !waits)
     }
 
     /// Waits until the key's subtable can be read. Then the operation is pinned by the newest view.
@@ -69,7 +61,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
             }
-            let is_frozen = self.stage_of(key) == Some(ChangeStage::Frozen);
+            let is_frozen = stage_of(&self.view, key) == Some(ChangeStage::Frozen);
             let subtable = Buckets::of(key, &self.view).subtable;
             let may_read = !is_frozen || !self.view.is_without_primary(subtable);
             if passes(Mutant::ReadsBackupsWhileFrozen, may_read) {
@@ -89,7 +81,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if self.pin.traces.is_in_doubt() {
             // The operation was repairing a replica. As after a write, it must be certain that no verb of the repair
             // can execute any more.
-            self.await_switch(None, &error).await?;
+            SuspendedOperation { op: self, step: None, error }.await_switch().await?;
             self.pin.traces.clear_posted();
             return Ok(());
         }
@@ -114,120 +106,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    fn stage_of(&self, key: Key<'_>) -> Option<ChangeStage> {
-        self.view.change.as_ref()?;
-        self.view.stage_of(Buckets::of(key, &self.view).subtable)
-    }
-
     pub(in crate::store) fn newer_view_has_come(&self) -> bool {
         self.store.follow_view();
         self.store.view.borrow().number > self.view.number
-    }
-
-    /// Resolves an attempt that was suspended because a node did not answer, or while it waited for another writer.
-    /// Fails with `error` if the view does not change in time.
-    pub(in crate::store) async fn resolve(
-        &mut self,
-        attempt: &Attempt<'_>,
-        mut error: Error,
-    ) -> Result<AttemptEnd, Error> {
-        loop {
-            self.await_switch(Some(attempt.step()), &error).await?;
-            let ended = match attempt.step() {
-                AttemptStep::Begun
-                | AttemptStep::ReadingHint(_)
-                | AttemptStep::Looking(_)
-                | AttemptStep::Mentioned => Ok(AttemptEnd::Retry),
-                AttemptStep::Committing(round, _) => {
-                    // After a Move in place the object stays in use; the end of the attempt frees the old word's
-                    // copies.
-                    if guard(Mutant::ResolvedFreesNothing, !round.is_in_place()) {
-                        self.free(round.old);
-                    }
-                    Ok(AttemptEnd::Done(live(round, round.own)))
-                }
-                AttemptStep::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
-                    // The slot shows the old word only if the primary is the last replica left and has not got the
-                    // withdrawal's CAS.
-                    let is_old = word == round.old;
-                    if !removed(Mutant::ResolvedFreesNothing) {
-                        self.free(if is_old { round.own.withdrawn() } else { round.old });
-                    }
-                    AttemptEnd::Retry
-                }),
-                AttemptStep::Speculated(round, ..)
-                | AttemptStep::Contending(round, _)
-                | AttemptStep::Installing(round, ..)
-                | AttemptStep::Confirming(round, ..)
-                | AttemptStep::Contended(round) => {
-                    self.fetch_slot(round.slot).await.map(|word| {
-                        // All replicas show this word. If it has the own identity, the old object is free. Otherwise
-                        // the own object is free; the slot still leads to the old object, or the writer that replaced
-                        // its word frees it.
-                        let is_own = word.identity() == round.own.identity();
-                        if !round.is_in_place() {
-                            self.free(if is_own { round.old } else { round.own.withdrawn() });
-                        }
-                        resolve_outcome(attempt.intent.opcode, round, word)
-                    })
-                }
-            };
-            match ended {
-                Err(Error::Unreachable { node, error: why, .. })
-                    if why == VerbError::Unreachable =>
-                {
-                    error = Error::Unreachable {
-                        node,
-                        error: why,
-                        outcome: FailedWriteOutcome::Unknown,
-                    };
-                }
-                other => {
-                    self.pin.resolved();
-                    return other;
-                }
-            }
-        }
-    }
-
-    /// Waits for a view in which the suspended attempt, which was at `step`, can be resolved. Pins the operation by
-    /// that view. Without a step, waits only until no verb of the operation can execute any more. Fails with `error` if
-    /// that takes too long.
-    async fn await_switch(
-        &mut self,
-        step: Option<&AttemptStep>,
-        error: &Error,
-    ) -> Result<(), Error> {
-        let round = step.and_then(AttemptStep::round);
-        let replaced =
-            matches!(step, Some(AttemptStep::Committing(..) | AttemptStep::Withdrawing(_)));
-        for node in self.pin.traces.unanswered() {
-            self.store.host.report_unreachable(*node);
-        }
-        loop {
-            let newest = self.store.newest_view();
-            // While a node is a member, verbs that were posted to it can still execute.
-            let is_over = self.pin.traces.forget_nodes_outside(&newest);
-            if passes(Mutant::StopsInDoubt, is_over) {
-                self.pin.traces.clear_on_its_way();
-                match round {
-                    None => self.pin.pause(),
-                    _ if self.pin.is_pinned() => self.pin.suspend(replaced),
-                    _ => {}
-                }
-                if self.can_look(round, &newest, error)? {
-                    self.view = self.pin.resume();
-                    // A further view change has possibly begun since.
-                    if self.can_look(round, &self.view, error)? {
-                        return Ok(());
-                    }
-                    self.pin.pause();
-                }
-            }
-            if self.pause().await.is_err() {
-                return Err(error.clone());
-            }
-        }
     }
 
     /// Notes, at the end of an operation, that WRITEs to nodes that the newest view has lost cannot execute any more.
@@ -237,23 +118,158 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             self.pin.traces.follow(&newest);
         }
     }
+}
 
-    /// Returns whether a session in this view can READ from the slot how the attempt's round has ended. Fails with
-    /// `error` if no view will show that.
-    fn can_look(
-        &self,
-        round: Option<&WriteRound>,
-        view: &View,
-        error: &Error,
-    ) -> Result<bool, Error> {
-        let Some(round) = round else { return Ok(true) };
+/// Returns whether the key's subtable can be written in this view.
+#[inline]
+pub(in crate::store) fn may_write_now(view: &View, key: Key<'_>) -> bool {
+    let held_back = view.holds_objects_back();
+    let held_back = guard(Mutant::WritesBesideLostReplicas, held_back);
+    let waits = stage_of(view, key).is_some() || held_back;
+    passes(Mutant::WritesWhileFrozen, !waits)
+}
+
+/// Returns the stage of the change of the key's subtable; `None` if the view does not change the subtable.
+#[inline]
+fn stage_of(view: &View, key: Key<'_>) -> Option<ChangeStage> {
+    view.change.as_ref()?;
+    view.stage_of(Buckets::of(key, view).subtable)
+}
+
+/// An operation that waits until none of its verbs can execute any more; if it is a write, until its attempt can be
+/// resolved in a newer view.
+pub(in crate::store) struct SuspendedOperation<'o, 's, 'a, F: Fabric, H: Host> {
+    op: &'o mut StoreOp<'s, F, H>,
+    /// The last step of the attempt of a write; `None` for an operation that only reads.
+    step: Option<&'a AttemptStep>,
+    /// The error with which the operation fails if the wait takes too long.
+    error: Error,
+}
+
+impl<'o, 's, 'a, F: Fabric, H: Host> SuspendedOperation<'o, 's, 'a, F, H> {
+    /// Suspends an attempt that was at this step.
+    pub fn of_write(
+        op: &'o mut StoreOp<'s, F, H>,
+        step: &'a AttemptStep,
+        error: Error,
+    ) -> SuspendedOperation<'o, 's, 'a, F, H> {
+        SuspendedOperation { op, step: Some(step), error }
+    }
+
+    /// Resolves the attempt, which was suspended because a node did not answer, or while it waited for another writer.
+    /// `opcode` is the write's. Fails if the view does not change in time.
+    pub async fn resolve(&mut self, opcode: Opcode) -> Result<AttemptEnd, Error> {
+        let step = self.step.expect("a write has an attempt");
+        loop {
+            self.await_switch().await?;
+            let op = &mut *self.op;
+            let ended = match step {
+                AttemptStep::Begun
+                | AttemptStep::ReadingHint(_)
+                | AttemptStep::Looking(_)
+                | AttemptStep::Mentioned => Ok(AttemptEnd::Retry),
+                AttemptStep::Committing(round, _) => {
+                    // After a Move in place the object stays in use; the end of the attempt frees the old word's
+                    // copies.
+                    if guard(Mutant::ResolvedFreesNothing, !round.is_in_place()) {
+                        op.free(round.old);
+                    }
+                    Ok(AttemptEnd::Done(live(round, round.own)))
+                }
+                AttemptStep::Withdrawing(round) => op.fetch_slot(round.slot).await.map(|word| {
+                    // The slot shows the old word only if the primary is the last replica left and has not got the
+                    // withdrawal's CAS.
+                    let is_old = word == round.old;
+                    if !removed(Mutant::ResolvedFreesNothing) {
+                        op.free(if is_old { round.own.withdrawn() } else { round.old });
+                    }
+                    AttemptEnd::Retry
+                }),
+                AttemptStep::Speculated(round, ..)
+                | AttemptStep::Contending(round, _)
+                | AttemptStep::Installing(round, ..)
+                | AttemptStep::Confirming(round, ..)
+                | AttemptStep::Contended(round) => {
+                    op.fetch_slot(round.slot).await.map(|word| {
+                        // All replicas show this word. If it has the own identity, the old object is free. Otherwise
+                        // the own object is free; the slot still leads to the old object, or the writer that replaced
+                        // its word frees it.
+                        let is_own = word.identity() == round.own.identity();
+                        if !round.is_in_place() {
+                            op.free(if is_own { round.old } else { round.own.withdrawn() });
+                        }
+                        resolve_outcome(opcode, round, word)
+                    })
+                }
+            };
+            match ended {
+                Err(Error::Unreachable { node, error: why, .. })
+                    if why == VerbError::Unreachable =>
+                {
+                    self.error = Error::Unreachable {
+                        node,
+                        error: why,
+                        outcome: FailedWriteOutcome::Unknown,
+                    };
+                }
+                other => {
+                    op.pin.resolved();
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// Waits for a view in which the suspended attempt can be resolved. Pins the operation by that view. Without an
+    /// attempt, waits only until no verb of the operation can execute any more. Fails if that takes too long.
+    async fn await_switch(&mut self) -> Result<(), Error> {
+        let round = self.step.and_then(AttemptStep::round);
+        let replaced =
+            matches!(self.step, Some(AttemptStep::Committing(..) | AttemptStep::Withdrawing(_)));
+        for node in self.op.pin.traces.unanswered() {
+            self.op.store.host.report_unreachable(*node);
+        }
+        loop {
+            let newest = self.op.store.newest_view();
+            // While a node is a member, verbs that were posted to it can still execute.
+            let is_over = self.op.pin.traces.forget_nodes_outside(&newest);
+            if passes(Mutant::StopsInDoubt, is_over) {
+                self.op.pin.traces.clear_on_its_way();
+                match round {
+                    None => self.op.pin.pause(),
+                    _ if self.op.pin.is_pinned() => self.op.pin.suspend(replaced),
+                    _ => {}
+                }
+                if self.can_look(&newest)? {
+                    self.op.view = self.op.pin.resume();
+                    // A further view change has possibly begun since.
+                    if self.can_look(&self.op.view)? {
+                        return Ok(());
+                    }
+                    self.op.pin.pause();
+                }
+            }
+            if self.op.pause().await.is_err() {
+                return Err(self.error.clone());
+            }
+        }
+    }
+
+    /// Returns whether a session in this view can READ from the slot how the attempt's round has ended. Fails if
+    /// no view will show that.
+    fn can_look(&self, view: &View) -> Result<bool, Error> {
+        let Some(round) = self.step.and_then(AttemptStep::round) else { return Ok(true) };
         match view.stage_of(round.slot.subtable) {
             Some(ChangeStage::Switched) => Ok(true),
             Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
-            None if view.number > self.view.number => {
+            None if view.number > self.op.view.number => {
                 // The silent node is lost, but it had no replica of this slot, so the change did not make the slot's
                 // replicas equal. The state of the round cannot be known.
-                if removed(Mutant::SuspendedIsForgotten) { Ok(true) } else { Err(error.clone()) }
+                if removed(Mutant::SuspendedIsForgotten) {
+                    Ok(true)
+                } else {
+                    Err(self.error.clone())
+                }
             }
             None => Ok(false),
         }

@@ -83,65 +83,70 @@ pub(in crate::store) fn has_valid_lease(host: &impl Host) -> bool {
     passes(Mutant::ReadsUnheard, host.has_valid_lease())
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns true as soon as it is certain that what this operation has READ of a key, in the view by which it is
-    /// pinned, was current at some moment since the operation began. Returns false if the operation has to READ again,
-    /// in a newer view or from the backups.
-    #[inline]
-    pub(in crate::store) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        if has_valid_lease(&self.store.host) {
-            return Ok(true);
-        }
-        let subtable = Buckets::of(key, &self.view).subtable;
-        Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
+/// Returns true as soon as it is certain that what the operation has READ of a key, in the view by which it is
+/// pinned, was current at some moment since the operation began. Returns false if the operation has to READ again,
+/// in a newer view or from the backups.
+#[inline]
+pub(in crate::store) async fn is_vouched_for<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    key: Key<'_>,
+) -> Result<bool, Error> {
+    if has_valid_lease(&op.store.host) {
+        return Ok(true);
     }
+    let subtable = Buckets::of(key, &op.view).subtable;
+    Box::pin(MemberQuestion::new(op, &[subtable]).await_vouching()).await
+}
 
-    /// Returns whether the members vouch for words that the operation has read from a subtable.
-    pub(in crate::store) async fn is_vouched_for_in(
-        &mut self,
-        subtable: u32,
-    ) -> Result<bool, Error> {
-        if has_valid_lease(&self.store.host) {
-            return Ok(true);
-        }
-        Box::pin(MemberQuestion::new(self, &[subtable]).await_vouching()).await
+/// Returns whether the members vouch for words that the operation has read from a subtable.
+pub(in crate::store) async fn is_vouched_for_in<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    subtable: u32,
+) -> Result<bool, Error> {
+    if has_valid_lease(&op.store.host) {
+        return Ok(true);
     }
+    Box::pin(MemberQuestion::new(op, &[subtable]).await_vouching()).await
+}
 
-    /// Returns whether the members vouch for words that were read from backups although there is a primary: more than
-    /// half of the members have to be at no later view. A later view possibly has none of these backups, so that none
-    /// of them has fenced the session.
-    pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
-        if passes(Mutant::BesideAsksNobody, has_valid_lease(&self.store.host)) {
-            return Ok(true);
-        }
-        Box::pin(MemberQuestion::new(self, &[]).await_vouching()).await
+/// Returns whether the members vouch for words that were read from backups although there is a primary: more than
+/// half of the members have to be at no later view. A later view possibly has none of these backups, so that none
+/// of them has fenced the session.
+pub(in crate::store) async fn is_vouched_for_backups<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+) -> Result<bool, Error> {
+    if passes(Mutant::BesideAsksNobody, has_valid_lease(&op.store.host)) {
+        return Ok(true);
     }
+    Box::pin(MemberQuestion::new(op, &[]).await_vouching()).await
+}
 
-    /// Returns whether the members vouch for what the operation has read for many keys.
-    pub(in crate::store) async fn are_vouched_for<'k>(
-        &mut self,
-        keys: impl Iterator<Item = Key<'k>>,
-    ) -> Result<bool, Error> {
-        if has_valid_lease(&self.store.host) {
-            return Ok(true);
-        }
-        let mut subtables: Vec<u32> =
-            keys.map(|key| Buckets::of(key, &self.view).subtable).collect();
-        subtables.sort_unstable();
-        subtables.dedup();
-        Box::pin(MemberQuestion::new(self, &subtables).await_vouching()).await
+/// Returns whether the members vouch for what the operation has read for many keys.
+pub(in crate::store) async fn are_vouched_for<'k, F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    keys: impl Iterator<Item = Key<'k>>,
+) -> Result<bool, Error> {
+    if has_valid_lease(&op.store.host) {
+        return Ok(true);
     }
+    let mut subtables: Vec<u32> = keys.map(|key| Buckets::of(key, &op.view).subtable).collect();
+    subtables.sort_unstable();
+    subtables.dedup();
+    Box::pin(MemberQuestion::new(op, &subtables).await_vouching()).await
+}
 
-    /// Returns whether the members vouch for what the operation has read for a key. Asks them at most once, and returns
-    /// false if they do not vouch.
-    #[cold]
-    pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
-        let subtables = [Buckets::of(key, &self.view).subtable];
-        let mut question = MemberQuestion::new(self, &subtables);
-        question.is_answered() || {
-            Box::pin(question.ask()).await;
-            question.is_answered()
-        }
+/// Returns whether the members vouch for what the operation has read for a key. Asks them at most once, and returns
+/// false if they do not vouch.
+#[cold]
+pub(in crate::store) async fn is_vouched_for_now<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    key: Key<'_>,
+) -> bool {
+    let subtables = [Buckets::of(key, &op.view).subtable];
+    let mut question = MemberQuestion::new(op, &subtables);
+    question.is_answered() || {
+        Box::pin(question.ask()).await;
+        question.is_answered()
     }
 }
 

@@ -62,6 +62,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::store::memory::{MemoryLookAhead, MemorySearch, SET_FREE_TOGETHER, set_free};
+use crate::store::session::{SuspendedOperation, is_vouched_for};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
@@ -263,7 +264,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 // vouch.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
                     let is_known = removed(Mutant::WritesAnswerUnheard);
-                    if is_known || self.is_vouched_for(intent.key).await? {
+                    if is_known || is_vouched_for(self, intent.key).await? {
                         return Err(error.into());
                     }
                     AttemptEnd::Retry
@@ -366,7 +367,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             Err(error @ Error::Unreachable { error: VerbError::Unreachable, .. }) => error,
             other => return other,
         };
-        Box::pin(self.resolve(attempt, error)).await
+        let mut suspended = SuspendedOperation::of_write(self, attempt.step(), error);
+        Box::pin(suspended.resolve(attempt.intent.opcode)).await
     }
 
     pub(super) async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptEnd, Error> {

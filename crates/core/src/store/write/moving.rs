@@ -35,6 +35,7 @@ use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::store::memory::{MemorySearch, SET_FREE_TOGETHER, set_free};
 use crate::store::read::{KeySearch, LocatedPair, SearchAttempt};
+use crate::store::session::{is_vouched_for, may_write_now};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
@@ -153,7 +154,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             let (place, value) = match self.find_value(hint).await? {
                 MovedPair::At { place, value } => (place, value),
                 MovedPair::Absent => {
-                    if self.op.is_vouched_for(self.key).await? {
+                    if is_vouched_for(self.op, self.key).await? {
                         return Err(Error::NotFound);
                     }
                     continue;
@@ -231,7 +232,11 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         &mut self,
         result: Result<MoveProgress, Error>,
     ) -> Result<MoveProgress, Error> {
-        if self.op.is_vouched_for(self.key).await? { result } else { Ok(MoveProgress::Retry(None)) }
+        if is_vouched_for(self.op, self.key).await? {
+            result
+        } else {
+            Ok(MoveProgress::Retry(None))
+        }
     }
 
     /// Finds the pair that is to be moved, and its value.
@@ -243,7 +248,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let from_backups = search.has_used_backups();
         // A word that was read from backups although there is a primary is not known to be committed. If a newer view
         // has come meanwhile, it has possibly frozen the slot.
-        let may_write = passes(Mutant::MovesWhileFrozen, self.op.may_write_now(self.key));
+        let may_write = passes(Mutant::MovesWhileFrozen, may_write_now(&self.op.view, self.key));
         if from_backups || !may_write {
             self.op.pin.pause();
             self.pause("the primary of the key, or the end of a change").await?;

@@ -24,7 +24,7 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, guard, passes, removed};
-use crate::store::session::has_valid_lease;
+use crate::store::session::{has_valid_lease, is_vouched_for_now};
 use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
@@ -183,7 +183,7 @@ async fn end_lost_round<F: Fabric, H: Host>(
     let end = judged.unwrap_or(end);
     // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
     let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&op.store.host))
-        || op.is_vouched_for_now(attempt.intent.key).await;
+        || is_vouched_for_now(op, attempt.intent.key).await;
     Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
 }
 

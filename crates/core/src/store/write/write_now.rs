@@ -9,6 +9,7 @@ use super::round::ended;
 use super::uncontended::{AttemptAction, advance};
 use crate::host::Host;
 use crate::slab::USED_AGAIN_AT;
+use crate::store::session::may_write_now;
 use crate::store::{Hint, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
@@ -22,7 +23,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     ) -> Result<WriteResult, Option<Attempt<'i>>> {
         let is_immediate = self.store.fabric.is_immediate();
         let is_oriented = intent.slab.turns() > 1;
-        if !is_immediate || is_oriented || !self.may_write_now(intent.key) {
+        if !is_immediate || is_oriented || !may_write_now(&self.view, intent.key) {
             return Err(None);
         }
         let object = self.store.memory.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
