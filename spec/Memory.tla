@@ -4,7 +4,7 @@
 (* Code: client/src/logic/blocks.rs, gate/ and keeper.rs,                  *)
 (* memory-node/src/logic.rs, master/src/sessions.rs and logic/epochs.rs,   *)
 (* master/src/jobs.rs; core/src/ended_clients.rs, slab.rs,                 *)
-(* store/memory/{reclaim,compare,seal}.rs.                                 *)
+(* store/memory/{freed,reclaim,compare,seal}.rs.                           *)
 (*                                                                         *)
 (* There is one block, with a table entry on each replica; one object in   *)
 (* the block, and one slot that may name the object.                       *)

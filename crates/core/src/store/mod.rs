@@ -12,8 +12,9 @@
 //! | `memory` | `SessionMemory`: the session's blocks, and the objects that it has freed |
 //! | `session` | `OperationPin` and `LocalEpochs`: the view and epoch of each operation; vouching; suspended writes |
 //!
-//! `StoreOp`, here, is one running operation: its view, its batch, its cost and its pin. All four modules add methods
-//! to `Store` and `StoreOp`.
+//! `StoreOp`, here, is one running operation: its view, its batch, its cost and its pin. The modules add to `Store` the
+//! operations that callers begin, and to `StoreOp` the steps that operations of several kinds share. Everything else
+//! belongs to types of the modules, which borrow the `Store` or `StoreOp` that they work on.
 //!
 //! The caller keeps the index cache: it passes a [`Hint`] to an operation, and stores the hint that the operation
 //! returns. A hint can be wrong, so operations compare the slot's word with the hint's word, and the key with the
@@ -119,7 +120,7 @@ pub struct Store<F, H> {
     client: ClientId,
     hash_key: HashKey,
     view: FollowedView,
-    batches: RefCell<Vec<VerbBatch>>,
+    batches: SpareBatches,
     counters: Arc<Counters>,
     /// The local epochs in which the session's operations are pinned.
     local_epochs: LocalEpochs,
@@ -144,7 +145,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             client,
             hash_key: view.hash_key,
             view: FollowedView::new(view),
-            batches: RefCell::default(),
+            batches: SpareBatches::default(),
             counters,
             local_epochs: LocalEpochs::default(),
             memory,
@@ -235,14 +236,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Returns a batch for an operation. The batch can still hold verbs of an earlier operation, but none of its
-    /// [kept](VerbBatch::keep) bytes.
-    fn batch(&self) -> VerbBatch {
-        self.batches.borrow_mut().pop().unwrap_or_default()
-    }
-
     fn operation(&self) -> StoreOp<'_, F, H> {
-        self.operation_with(self.batch())
+        self.operation_with(self.batches.take())
     }
 
     fn operation_with(&self, batch: VerbBatch) -> StoreOp<'_, F, H> {
@@ -258,12 +253,26 @@ impl<F: Fabric, H: Host> Store<F, H> {
             asks_before: self.asks.begun(),
         }
     }
+}
 
-    /// Takes a batch back for a later operation, unless the batch's memory has grown too large.
-    fn recycle(&self, mut batch: VerbBatch) {
+/// The batches of earlier operations, which later operations use again.
+#[derive(Debug, Default)]
+struct SpareBatches(RefCell<Vec<VerbBatch>>);
+
+impl SpareBatches {
+    /// Returns a batch for an operation. The batch can still hold verbs of an earlier operation, but none of its
+    /// [kept](VerbBatch::keep) bytes.
+    #[inline]
+    fn take(&self) -> VerbBatch {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a batch for a later operation, unless the batch's memory has grown too large.
+    #[inline]
+    fn keep(&self, mut batch: VerbBatch) {
         batch.keep_nothing();
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
-            self.batches.borrow_mut().push(batch);
+            self.0.borrow_mut().push(batch);
         }
     }
 }
@@ -323,7 +332,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Ends the operation: adds it to the counters, and keeps its batch for the next operation.
     fn finish(self, kind: OpKind) {
         self.store.counters.add(kind, &self.cost);
-        self.store.recycle(self.batch);
+        self.store.batches.keep(self.batch);
     }
 
     /// Returns the error of this operation after one of its verbs failed: for a write, with its known or unknown

@@ -28,6 +28,7 @@ use crate::view::View;
 
 /// The number of freed objects whose free bits are set together.
 pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
+
 /// The bits to set in one word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBits {

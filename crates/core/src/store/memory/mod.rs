@@ -9,7 +9,7 @@
 //!    and begins anew.
 //! 2. At the end of the attempt the object is *given back* if no CAS has named it; otherwise its block notes that the
 //!    write has ended.
-//! 3. The writer that replaces a slot word *frees* the object that the word protected ([`reclaim`]). A write that is
+//! 3. The writer that replaces a slot word *frees* the object that the word protected ([`freed`]). A write that is
 //!    suspended before it knows whether it has replaced a word *holds* that memory until it is resolved.
 //! 4. After the operation, in this order: the session *sets free* the freed objects, *looks ahead* for memory if the
 //!    slab is about to lack some, and *offers* other sessions the blocks that it does not need.

@@ -59,7 +59,7 @@ impl<F: Fabric, H: Host> SearchResult<'_, F, H> {
 
 impl<F: Fabric, H: Host> Drop for SearchResult<'_, F, H> {
     fn drop(&mut self) {
-        self.store.recycle(mem::take(&mut self.batch));
+        self.store.batches.keep(mem::take(&mut self.batch));
     }
 }
 
@@ -76,7 +76,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut hint = hint;
         let mut cost = Cost::default();
         if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
-            let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+            let mut batch = self.batches.take();
             match search_now(self, &mut batch, key, first, &mut cost) {
                 Ok(value) => {
                     self.counters.add_reads(OpKind::Search, &batch);
@@ -85,7 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     return Ok(SearchResult { store: self, batch, found, from_backups: false });
                 }
                 Err(next) => {
-                    self.recycle(batch);
+                    self.batches.keep(batch);
                     hint = next;
                 }
             }
@@ -100,7 +100,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         match result {
             Ok(found) => Ok(SearchResult { store: self, batch, found, from_backups }),
             Err(error) => {
-                self.recycle(batch);
+                self.batches.keep(batch);
                 Err(error)
             }
         }

@@ -230,7 +230,10 @@ async fn search_rounds<F: Fabric, H: Host>(
         if result.is_ok() {
             answers.show(&batch, found);
         }
-        [Some(batch), answers.first_batch].into_iter().flatten().for_each(|b| store.recycle(b));
+        [Some(batch), answers.first_batch]
+            .into_iter()
+            .flatten()
+            .for_each(|b| store.batches.keep(b));
         result?;
         let UnansweredKeys { again, alone, waiting } = unanswered;
         pending.extend(again);
@@ -284,7 +287,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
             return Ok(());
         }
         // The values that were found stay in the first batch, so the second phase gets another one.
-        let next = self.op.store.batch();
+        let next = self.op.store.batches.take();
         self.answers.first_batch = Some(mem::replace(&mut self.op.batch, next));
         let asked = self.post_second(followed);
         if !self.op.batch.verbs().is_empty() {

@@ -213,7 +213,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
         let view = op.view.clone();
         let ask = store.asks.begun.get() + 1;
         store.asks.begun.set(ask);
-        let mut batch = store.batches.borrow_mut().pop().unwrap_or_default();
+        let mut batch = store.batches.take();
         batch.clear();
         let members = view.members.iter().map(|member| member.node);
         let reads = members.map(|node| {
@@ -246,7 +246,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
             let barred = members.filter(|node| !counts(*node)).collect();
             store.asks.answer.replace(VouchResult { ask, view: view.number, barred });
         }
-        store.recycle(batch);
+        store.batches.keep(batch);
     }
 }
 

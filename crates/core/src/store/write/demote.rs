@@ -67,7 +67,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         let found = read_pair_at(&mut op, address, class).await;
         let cost = op.cost;
-        self.recycle(core::mem::take(&mut op.batch));
+        self.batches.keep(core::mem::take(&mut op.batch));
         self.counters.add(crate::stats::OpKind::Reclaim, &cost);
         found
     }
@@ -78,7 +78,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         let words = read_words_of(&mut op, subtable).await;
         let cost = op.cost;
-        self.recycle(core::mem::take(&mut op.batch));
+        self.batches.keep(core::mem::take(&mut op.batch));
         self.counters.add(crate::stats::OpKind::Reclaim, &cost);
         words
     }

@@ -78,7 +78,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
     }
 
     /// Inserts the key, which is in none of its slots, into a free one. Returns `None` after it has executed the CASes
-    /// that confirm the word; then [`advance`] continues the attempt.
+    /// that confirm the word; then [`advance`](super::uncontended::advance) continues the
+    /// attempt.
     pub async fn insert(mut self) -> Result<Option<AttemptEnd>, Error> {
         let Some(round) = self.attempt.round_on_new(&self.op.view, self.first) else {
             return Err(
@@ -94,7 +95,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
     }
 
     /// Continues after the CASes of a free slot's backups, and the look, are answered. Returns `None` after it has
-    /// executed the CASes that confirm the word; then [`advance`] continues the attempt.
+    /// executed the CASes that confirm the word; then [`advance`](super::uncontended::advance) continues the
+    /// attempt.
     pub async fn installed(&mut self) -> Result<Option<AttemptEnd>, Error> {
         let round = *self.attempt.step().round().expect("it has competed");
         let WriteRound { slot, old, .. } = round;

@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Err(error) => Box::pin(placement.place_by_search(error)).await?,
         };
         let PlacedWrite { slab, keeps, hint } = placed;
-        let mut batch = self.batch();
+        let mut batch = self.batches.take();
         let mut room = Vec::new();
         let value = match value {
             Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
