@@ -25,6 +25,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::seal::seal;
 use super::upkeep::MemoryUpkeep;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
@@ -46,6 +47,15 @@ struct ComparedBlock {
     kept: Vec<bool>,
     /// The number of the view since which the block's free bitmap is at its present place.
     primary_since: u64,
+}
+
+/// A comparison of a block that has waited long enough.
+struct SettledComparison {
+    block: Address,
+    /// The mark at which the comparison ended.
+    mark: u64,
+    /// The objects to which no slot led.
+    garbage: Vec<u32>,
 }
 
 /// A comparison of blocks with the index, as an operation of the session.
@@ -104,22 +114,26 @@ fn targets<F: Fabric, H: Host>(upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedB
 
 /// Sets free the garbage of those blocks whose comparison has waited long enough (step 4).
 async fn end_comparison<F: Fabric, H: Host>(store: &Store<F, H>) {
-    let settled: Vec<(Address, u64, Vec<u32>)> = {
+    let settled: Vec<SettledComparison> = {
         let slabs = store.memory.slabs.borrow();
         let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
         let due = quiet.filter_map(|b| match b.verification() {
             Verification::Compared { mark, garbage } => {
                 let is_settled = store.host.is_settled(*mark);
                 let is_settled = passes(Mutant::ComparedIsNotSettled, is_settled);
-                is_settled.then(|| (b.address, *mark, garbage.clone()))
+                is_settled.then(|| SettledComparison {
+                    block: b.address,
+                    mark: *mark,
+                    garbage: garbage.clone(),
+                })
             }
             Verification::Verified | Verification::Due => None,
         });
         due.collect()
     };
-    for (block, mark, garbage) in settled {
+    for comparison in settled {
         let mut upkeep = MemoryUpkeep::begin(store);
-        upkeep.set_garbage_free(block, mark, &garbage).await;
+        comparison.set_free(&mut upkeep).await;
         upkeep.finish();
     }
 }
@@ -209,23 +223,25 @@ impl<F: Fabric, H: Host> IndexComparison<'_, F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    async fn set_garbage_free(&mut self, block: Address, mark: u64, garbage: &[u32]) {
-        let Some(primary_since) = self.primary_since(block) else { return };
-        self.seal(&[block]).await;
-        if guard(Mutant::MarksInUse, !self.is_sealed(block)) {
+impl SettledComparison {
+    /// Sets the free bits of the garbage.
+    async fn set_free<F: Fabric, H: Host>(&self, upkeep: &mut MemoryUpkeep<'_, F, H>) {
+        let SettledComparison { block, mark, ref garbage } = *self;
+        let Some(primary_since) = upkeep.primary_since(block) else { return };
+        seal(upkeep, &[block]).await;
+        if guard(Mutant::MarksInUse, !upkeep.op.store.memory.is_sealed(block)) {
             return;
         }
         let words = {
-            let mut slabs = self.op.store.memory.slabs.borrow_mut();
+            let mut slabs = upkeep.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // The block stays unverified until the free bits of all its garbage are set.
             found.unverify(Verification::Due);
             found.held = true;
             bits_of(found.shape, garbage)
         };
-        let is_marked = self.set_missing_free(block, &words).await;
-        if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
+        let is_marked = set_missing_free(upkeep, block, &words).await;
+        if let Some(found) = upkeep.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;
@@ -234,27 +250,34 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             }
         }
     }
+}
 
-    /// Sets those of the given bits that are missing in a block's bitmap. Returns whether all verbs succeeded.
-    async fn set_missing_free(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
-        let Some(set) = self.read_free_bitmap(block).await else { return false };
-        let missing = |(word, bits): &(u32, u64)| {
-            let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
-            (missing != 0).then_some((*word, missing))
-        };
-        self.add(block, words.iter().filter_map(missing)).await
-    }
+/// Sets those of the given bits that are missing in a block's bitmap. Returns whether all verbs succeeded.
+async fn set_missing_free<F: Fabric, H: Host>(
+    upkeep: &mut MemoryUpkeep<'_, F, H>,
+    block: Address,
+    words: &[(u32, u64)],
+) -> bool {
+    let Some(set) = read_free_bitmap(upkeep, block).await else { return false };
+    let missing = |(word, bits): &(u32, u64)| {
+        let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
+        (missing != 0).then_some((*word, missing))
+    };
+    upkeep.add(block, words.iter().filter_map(missing)).await
+}
 
-    /// Reads the free bitmap of a block, in one phase. Returns `None` if this failed.
-    async fn read_free_bitmap(&mut self, block: Address) -> Option<Vec<u64>> {
-        let place = self.bitmap(block)?;
-        let bytes = bitmap_bytes(self.op.view.geometry.block_bytes) as u32;
-        self.op.batch.clear();
-        let read = self.op.batch.read(place.node, place.offset, bytes);
-        self.op.phase().await;
-        let bytes = self.op.batch.data(read).ok()?;
-        Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
-    }
+/// Reads the free bitmap of a block, in one phase. Returns `None` if this failed.
+async fn read_free_bitmap<F: Fabric, H: Host>(
+    upkeep: &mut MemoryUpkeep<'_, F, H>,
+    block: Address,
+) -> Option<Vec<u64>> {
+    let place = upkeep.bitmap(block)?;
+    let bytes = bitmap_bytes(upkeep.op.view.geometry.block_bytes) as u32;
+    upkeep.op.batch.clear();
+    let read = upkeep.op.batch.read(place.node, place.offset, bytes);
+    upkeep.op.phase().await;
+    let bytes = upkeep.op.batch.data(read).ok()?;
+    Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }
 
 /// Notes that a slot leads to an object, if the object's block is compared.

@@ -16,26 +16,18 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use super::upkeep::MemoryUpkeep;
+use super::upkeep::{FreeBits, MemoryUpkeep};
 use crate::host::Host;
 use crate::layout::{Address, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::stats::OpKind;
 use crate::store::write::{find_copies, with_copies};
 use crate::store::{Store, StoreOp};
-use crate::verbs::{Fabric, MAX_BATCH_VERBS};
+use crate::verbs::Fabric;
 use crate::view::View;
 
 /// The number of freed objects whose free bits are set together.
 pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
-
-/// The bits to set in one word of a block's free bitmap.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FreeBits {
-    block: Address,
-    word: u32,
-    bits: u64,
-}
 
 /// Objects that the session has freed and whose free bits are not set yet.
 #[derive(Debug, Default)]
@@ -164,25 +156,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if now.identity() != own.identity() {
             self.free(own.withdrawn());
         }
-    }
-}
-
-impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Sets bits of free bitmaps, in as many phases as necessary. Returns whether all verbs succeeded.
-    pub(super) async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
-        let mut is_good = true;
-        for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
-            self.op.batch.clear();
-            for FreeBits { block, word, bits } in free_bits {
-                let Some(bitmap) = self.bitmap(*block) else { continue };
-                let offset = bitmap.offset + u64::from(*word) * 8;
-                // The bitmap words lie anywhere in the pool, so they are prefetched together.
-                self.op.store.fabric.prefetch(bitmap.node, offset);
-                self.op.batch.faa(bitmap.node, offset, *bits);
-            }
-            is_good &= self.sure_phase().await;
-        }
-        is_good
     }
 }
 

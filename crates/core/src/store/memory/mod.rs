@@ -140,6 +140,11 @@ impl SessionMemory {
         self.slabs.borrow_mut().unverify_all()
     }
 
+    /// Returns whether a block that is not in use has a header that says on all replicas that the block is sealed.
+    fn is_sealed(&self, block: Address) -> bool {
+        self.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
+    }
+
     /// Returns whether free bits of a block were seen.
     fn is_seen(&self, block: Address) -> bool {
         self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())

@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use super::compare::compare_unverified;
+use super::seal::PostedSeals;
 use super::upkeep::MemoryUpkeep;
 use super::{set_free, window_epoch};
 use crate::data::{MAX_PLACES, PerPlace};
@@ -288,7 +289,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     async fn read_bitmaps_of(&mut self, blocks: &[Address]) -> bool {
         self.op.batch.clear();
         let reads = self.post_looks(blocks);
-        let sealing = self.post_seals(blocks);
+        let seals = PostedSeals::post(self, blocks);
         let before = removed(Mutant::MarksBeforeTheLook).then(|| self.op.store.host.mark());
         let is_good = self.sure_phase().await;
         // The mark is taken after the READ, because operations that began before the READ was answered possibly know
@@ -318,7 +319,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             any = true;
         }
         drop(slabs);
-        self.end_seals(&sealing, is_good);
+        seals.end(self, is_good);
         any
     }
 

@@ -39,11 +39,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut upkeep = MemoryUpkeep::begin(self);
         let to_seal = blocks.iter().filter(|(_, idle)| !idle.is_empty()).map(|(block, _)| *block);
         for blocks in to_seal.collect::<Vec<Address>>().chunks(LOOKED_AT_TOGETHER) {
-            upkeep.seal(blocks).await;
+            seal(&mut upkeep, blocks).await;
         }
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
-            let is_sealed = passes(Mutant::MarksInUse, upkeep.is_sealed(block));
+            let is_sealed = passes(Mutant::MarksInUse, self.memory.is_sealed(block));
             by_word(&upkeep.op.view, objects.iter().copied(), &mut free_bits);
             let is_good = objects.is_empty() || is_sealed && upkeep.set_free_bits(&free_bits).await;
             if let Some(found) = self.memory.slabs.borrow_mut().aside_at(block) {
@@ -61,64 +61,64 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
-    /// Seals those of these blocks that can be sealed, by WRITEs of their headers, in one phase.
-    pub(super) async fn seal(&mut self, blocks: &[Address]) {
-        if removed(Mutant::MarksInUse) {
-            return;
-        }
-        self.op.batch.clear();
-        let sealing = self.post_seals(blocks);
-        let is_good = self.sure_phase().await;
-        self.end_seals(&sealing, is_good);
+/// Seals those of these blocks that can be sealed, by WRITEs of their headers, in one phase.
+pub(super) async fn seal<F: Fabric, H: Host>(
+    upkeep: &mut MemoryUpkeep<'_, F, H>,
+    blocks: &[Address],
+) {
+    if removed(Mutant::MarksInUse) {
+        return;
     }
+    upkeep.op.batch.clear();
+    let seals = PostedSeals::post(upkeep, blocks);
+    let is_good = upkeep.sure_phase().await;
+    seals.end(upkeep, is_good);
+}
 
-    /// Notes that the WRITEs that seal these blocks have ended, all successfully if `is_good`. If a WRITE can still
-    /// execute, notes nothing: its block must not be used, and the session has to be recovered.
-    pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
-        if !self.op.pin.traces.has_posted() {
-            let mut slabs = self.op.store.memory.slabs.borrow_mut();
-            sealing.iter().for_each(|block| slabs.end_seal(*block, is_good));
-        }
-    }
+/// The blocks whose seals are posted, as WRITEs of their headers.
+pub(super) struct PostedSeals {
+    blocks: Vec<Address>,
+}
 
-    /// Returns whether a block that is not in use has a header that says on all replicas that the block is sealed.
-    pub(super) fn is_sealed(&self, block: Address) -> bool {
-        self.op
-            .store
-            .memory
-            .slabs
-            .borrow_mut()
-            .aside_at(block)
-            .is_some_and(|found| found.is_sealed())
-    }
-
-    /// Posts the headers that seal these blocks, so that recovery does not read their objects. Returns the blocks whose
-    /// headers were posted. The other blocks cannot be sealed now.
-    pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
+impl PostedSeals {
+    /// Posts the headers that seal these blocks, so that recovery does not read their objects. The blocks
+    /// whose headers are not posted cannot be sealed now.
+    pub fn post<F: Fabric, H: Host>(
+        upkeep: &mut MemoryUpkeep<'_, F, H>,
+        blocks: &[Address],
+    ) -> PostedSeals {
         let sealing: Vec<(Address, BlockHeader)> = {
-            let slabs = self.op.store.memory.slabs.borrow();
+            let slabs = upkeep.op.store.memory.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.may_seal());
             let quiet = quiet.filter(|b| blocks.contains(&b.address));
             quiet.filter_map(|b| Some((b.address, slabs.sealed(b.address)?))).collect()
         };
         let mut posted = Vec::new();
         for (block, header) in sealing {
-            if self.is_frozen(block) {
+            if upkeep.is_frozen(block) {
                 continue;
             }
-            if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
+            if let Some(found) = upkeep.op.store.memory.slabs.borrow_mut().aside_at(block) {
                 found.held = true;
             }
             let header = header.encode();
-            let span = self.op.batch.stage(header.len() as u32);
-            self.op.batch.bytes_mut(span).copy_from_slice(&header);
-            let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
+            let span = upkeep.op.batch.stage(header.len() as u32);
+            upkeep.op.batch.bytes_mut(span).copy_from_slice(&header);
+            let places: PerPlace<PoolPlace> = upkeep.places_in(block, 0).collect();
             for place in places {
-                self.op.batch.write(place.node, place.offset, span);
+                upkeep.op.batch.write(place.node, place.offset, span);
             }
             posted.push(block);
         }
-        posted
+        PostedSeals { blocks: posted }
+    }
+
+    /// Notes that the WRITEs that seal these blocks have ended, all successfully if `is_good`. If a WRITE can still
+    /// execute, notes nothing: its block must not be used, and the session has to be recovered.
+    pub fn end<F: Fabric, H: Host>(self, upkeep: &MemoryUpkeep<'_, F, H>, is_good: bool) {
+        if !upkeep.op.pin.traces.has_posted() {
+            let mut slabs = upkeep.op.store.memory.slabs.borrow_mut();
+            self.blocks.iter().for_each(|block| slabs.end_seal(*block, is_good));
+        }
     }
 }

@@ -11,6 +11,14 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS};
 use crate::view::PoolPlace;
 
+/// The bits to set in one word of a block's free bitmap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeBits {
+    pub block: Address,
+    pub word: u32,
+    pub bits: u64,
+}
+
 /// An operation of the session that maintains the session's own blocks.
 pub(super) struct MemoryUpkeep<'s, F: Fabric, H: Host> {
     pub op: StoreOp<'s, F, H>,
@@ -64,6 +72,7 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
         is_good
     }
 
+    /// Returns whether the view forbids new objects in a block.
     pub fn is_frozen(&self, block: Address) -> bool {
         is_frozen(&self.op.view, block)
     }
@@ -86,6 +95,23 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
     /// Returns the place of the free bitmap of a block.
     pub fn bitmap(&self, block: Address) -> Option<PoolPlace> {
         self.op.view.block(block).map(|found| found.bitmap())
+    }
+
+    /// Sets bits of free bitmaps, in as many phases as necessary. Returns whether all verbs succeeded.
+    pub async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
+        let mut is_good = true;
+        for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
+            self.op.batch.clear();
+            for FreeBits { block, word, bits } in free_bits {
+                let Some(bitmap) = self.bitmap(*block) else { continue };
+                let offset = bitmap.offset + u64::from(*word) * 8;
+                // The bitmap words lie anywhere in the pool, so they are prefetched together.
+                self.op.store.fabric.prefetch(bitmap.node, offset);
+                self.op.batch.faa(bitmap.node, offset, *bits);
+            }
+            is_good &= self.sure_phase().await;
+        }
+        is_good
     }
 
     /// Adds numbers to words of a block's bitmap, by FAA. Returns whether this succeeded.
