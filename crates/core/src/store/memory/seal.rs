@@ -81,8 +81,8 @@ pub(super) struct PostedSeals {
 }
 
 impl PostedSeals {
-    /// Posts the headers that seal these blocks, so that recovery does not read their objects. The blocks
-    /// whose headers are not posted cannot be sealed now.
+    /// Posts the headers that seal these blocks, so that recovery does not read their objects. Skips blocks that cannot
+    /// be sealed now.
     pub fn post<F: Fabric, H: Host>(
         upkeep: &mut MemoryUpkeep<'_, F, H>,
         blocks: &[Address],

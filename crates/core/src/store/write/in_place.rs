@@ -78,8 +78,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
-            let (store, least) = (self.op.store, self.least);
-            match (CopyAllocation { store, intent, least, view: &view }).for_object(&object) {
+            let store = self.op.store;
+            let copies = CopyAllocation { store, intent, least: self.least, view: &view };
+            match copies.for_object(&object) {
                 Ok(copies) => attempt.copies = copies,
                 Err(why) => {
                     self.op.store.memory.end_move(&object);

@@ -110,8 +110,7 @@ pub(super) fn advance<F: Fabric, H: Host>(
                 return Ok(aside.map_or(AttemptAction::Phase, AttemptAction::SlowPath));
             }
             AttemptStep::Installing(round, posted, before) => {
-                let round = *round;
-                let before = *before;
+                let (round, before) = (*round, *before);
                 let winner = won_at_once(op, &round, posted)?;
                 let buckets = Buckets::of(attempt.intent.key, &op.view);
                 let look = look_result(op, Some(&buckets), posted.look)?;
