@@ -21,8 +21,8 @@ use crate::host::Host;
 use crate::layout::{Address, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::stats::OpKind;
+use crate::store::Store;
 use crate::store::write::{find_copies, with_copies};
-use crate::store::{Store, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -56,8 +56,9 @@ pub(in crate::store) struct MemoryHold {
 }
 
 impl PendingFreeBits {
-    /// Adds the object of a word that an operation has replaced, which is pinned in this local epoch.
-    fn free(&self, host: &impl Host, word: Slot, since: u64) {
+    /// Adds the memory that `word` has protected. The operation that replaced the word is pinned in the local epoch
+    /// `since`.
+    pub fn free(&self, host: &impl Host, word: Slot, since: u64) {
         self.words.borrow_mut().push(word);
         self.waits_since(host, since);
     }
@@ -136,26 +137,6 @@ impl PendingFreeBits {
         self.times_left.set(self.times_left.get() + 1);
         self.nothing_waits();
         left
-    }
-}
-
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Frees the memory that a replaced word has protected: its object, and the object's copies if there are any.
-    pub(in crate::store) fn free(&mut self, word: Slot) {
-        if self.pin.has_lost_hold() {
-            return self.store.counters.add_left_to_comparison(1);
-        }
-        if let (Some(_), Some(since)) = (word.object(), self.pin.since()) {
-            self.store.memory.freed.free(&self.store.host, word, since);
-        }
-    }
-
-    /// Frees the writer's own object after a lost round, unless the word `now`, which the slot shows, has this object's
-    /// identity. The copies of the own word are freed separately ([`copies`](crate::store::write::copies)).
-    pub(in crate::store) fn free_lost(&mut self, own: Slot, now: Slot) {
-        if now.identity() != own.identity() {
-            self.free(own.withdrawn());
-        }
     }
 }
 

@@ -146,7 +146,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
             self.op.phase().await;
             match self.advance(lookup)? {
                 LookupResult::Found(LocatedPair { place, value }) => {
-                    let place = Hint { seen: self.op.seen(), ..place };
+                    let place = Hint { seen: self.op.pin.seen(), ..place };
                     return Ok(Some(LocatedPair { place, value }));
                 }
                 // At most once: the lookup of a word leads no further.
@@ -268,7 +268,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         let Some(words) = words.map_err(|failure| op.failed(failure))? else { return Ok(None) };
         let shown_on = op.view.subtables[buckets.subtable as usize].replicas()[first].node;
         // A word that was read from backups makes no hint, because it is not known to be committed.
-        let seen = if is_by_backups { HintTrust::Unverified } else { op.seen() };
+        let seen = if is_by_backups { HintTrust::Unverified } else { op.pin.seen() };
         Ok(Some(ShownSlots { words, shown_on, seen }))
     }
 

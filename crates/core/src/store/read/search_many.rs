@@ -406,7 +406,7 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         for lookup in lookups {
             match lookup.advance(pending.key, op.store, &op.view, &mut op.batch) {
                 Ok(LookupResult::Found(found)) => {
-                    let place = Some(Hint { seen: op.seen(), ..found.place });
+                    let place = Some(Hint { seen: op.pin.seen(), ..found.place });
                     let value = Some(found.value);
                     self.answers.add(KeyAnswer { at: pending.at, value, place });
                     return Ok(KeyOutcome::Answered);

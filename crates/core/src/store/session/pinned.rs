@@ -18,9 +18,10 @@ use core::cell::{Cell, RefCell};
 use super::followed_view::ViewRef;
 use super::traces::OperationTraces;
 use crate::host::{Host, PinnedOperations};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, guard};
 use crate::store::memory::MemoryHold;
-use crate::store::{HintTrust, Store, StoreOp};
+use crate::store::{HintTrust, Store};
 use crate::verbs::Fabric;
 
 /// The number of pinned operations of a session in each local epoch.
@@ -212,7 +213,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
 
     /// Returns whether the operation must not free the memory that it holds, because this memory was left to a
     /// comparison while the operation was suspended.
-    pub fn has_lost_hold(&self) -> bool {
+    fn has_lost_hold(&self) -> bool {
         self.held.as_ref().is_some_and(|hold| self.store.memory.freed.is_lost(hold))
     }
 
@@ -231,6 +232,39 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     pub fn end_hold(&mut self) {
         if let Some(hold) = self.held.take() {
             self.store.memory.freed.end_hold(&self.store.host, &hold);
+        }
+    }
+
+    /// Returns the trust in a hint that contains a word that the operation has just seen
+    /// ([`Hint::seen`](crate::store::Hint::seen)).
+    pub fn seen(&self) -> HintTrust {
+        let since = self.epoch().filter(|_| !self.store.fabric.is_immediate());
+        since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
+    }
+
+    /// Frees the memory that a replaced word has protected: its object, and the object's copies if there are any.
+    pub fn free(&mut self, word: Slot) {
+        if self.has_lost_hold() {
+            return self.store.counters.add_left_to_comparison(1);
+        }
+        if let (Some(_), Some(since)) = (word.object(), self.since()) {
+            self.store.memory.freed.free(&self.store.host, word, since);
+        }
+    }
+
+    /// Frees the writer's own object after a lost round, unless the word `now`, which the slot shows, has this object's
+    /// identity. The copies of the own word are freed separately ([`copies`](crate::store::write::copies)).
+    pub fn free_lost(&mut self, own: Slot, now: Slot) {
+        if now.identity() != own.identity() {
+            self.free(own.withdrawn());
+        }
+    }
+
+    /// Notes, at the end of an operation, that WRITEs to nodes that the newest view has lost cannot execute any more.
+    pub fn forget_lost(&mut self) {
+        if self.traces.is_on_its_way() {
+            let newest = self.store.newest_view();
+            self.traces.follow(&newest);
         }
     }
 
@@ -256,13 +290,5 @@ impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
         self.end_hold();
         self.resolved();
         self.pause();
-    }
-}
-
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the trust in a hint that contains a word that this operation has just seen ([`Hint::seen`]).
-    pub(in crate::store) fn seen(&self) -> HintTrust {
-        let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
-        since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
     }
 }

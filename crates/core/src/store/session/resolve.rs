@@ -110,14 +110,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.store.follow_view();
         self.store.view.borrow().number > self.view.number
     }
-
-    /// Notes, at the end of an operation, that WRITEs to nodes that the newest view has lost cannot execute any more.
-    pub(in crate::store) fn forget_lost(&mut self) {
-        if self.pin.traces.is_on_its_way() {
-            let newest = self.store.newest_view();
-            self.pin.traces.follow(&newest);
-        }
-    }
 }
 
 /// Returns whether the key's subtable can be written in this view.
@@ -172,7 +164,7 @@ impl<'o, 's, 'a, F: Fabric, H: Host> SuspendedOperation<'o, 's, 'a, F, H> {
                     // After a Move in place the object stays in use; the end of the attempt frees the old word's
                     // copies.
                     if guard(Mutant::ResolvedFreesNothing, !round.is_in_place()) {
-                        op.free(round.old);
+                        op.pin.free(round.old);
                     }
                     Ok(AttemptEnd::Done(live(round, round.own)))
                 }
@@ -181,7 +173,7 @@ impl<'o, 's, 'a, F: Fabric, H: Host> SuspendedOperation<'o, 's, 'a, F, H> {
                     // withdrawal's CAS.
                     let is_old = word == round.old;
                     if !removed(Mutant::ResolvedFreesNothing) {
-                        op.free(if is_old { round.own.withdrawn() } else { round.old });
+                        op.pin.free(if is_old { round.own.withdrawn() } else { round.old });
                     }
                     AttemptEnd::Retry
                 }),
@@ -196,7 +188,7 @@ impl<'o, 's, 'a, F: Fabric, H: Host> SuspendedOperation<'o, 's, 'a, F, H> {
                         // its word frees it.
                         let is_own = word.identity() == round.own.identity();
                         if !round.is_in_place() {
-                            op.free(if is_own { round.old } else { round.own.withdrawn() });
+                            op.pin.free(if is_own { round.old } else { round.own.withdrawn() });
                         }
                         resolve_outcome(opcode, round, word)
                     })

@@ -565,6 +565,6 @@ fn has_known_outcome<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, error: &Err
         op.pin.end_object();
         return false;
     }
-    op.forget_lost();
+    op.pin.forget_lost();
     error.outcome() == FailedWriteOutcome::NotApplied && !op.pin.traces.is_on_its_way()
 }

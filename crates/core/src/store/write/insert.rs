@@ -108,7 +108,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                 let Some(end) = await_end(self.op, slot, old).await? else {
                     return Ok(Some(AttemptEnd::Suspended));
                 };
-                self.op.free_lost(self.attempt.own_word(), end);
+                self.op.pin.free_lost(self.attempt.own_word(), end);
                 let ended = AttemptEnd::Retry;
                 let ended = right_or(Mutant::InsertLoserSucceeds, ended, AttemptEnd::Done(None));
                 return Ok(Some(ended));
@@ -170,7 +170,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         }
         self.attempt.enter_step(AttemptStep::Mentioned);
         // The word of the withdrawal protects the attempt's own object from reuse, so the old word's object is free.
-        self.op.free(right_or(Mutant::WithdrawnObjectFreed, round.old, round.own));
+        self.op.pin.free(right_or(Mutant::WithdrawnObjectFreed, round.old, round.own));
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         let tickets = self.op.read_buckets(&self.buckets);
         self.op.phase().await;
         if self.op.batch.found(cas).map_err(|f| self.op.failed(f))? != old.0 {
-            self.op.free(own.withdrawn());
+            self.op.pin.free(own.withdrawn());
             return Ok(AttemptEnd::Retry);
         }
         let look = self.buckets.words(&self.op.batch, tickets).map_err(|f| self.op.failed(f))?;
@@ -221,12 +221,12 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
             self.attempt.enter_step(AttemptStep::Mentioned);
-            self.op.free(old);
+            self.op.pin.free(old);
             return other.map(|_| AttemptEnd::Retry).map_err(withdrawn);
         }
         if commit(self.op, self.attempt, winner, round, tentative).await? {
-            self.op.free(old);
-            Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.op.seen() })))
+            self.op.pin.free(old);
+            Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.op.pin.seen() })))
         } else {
             Err(Error::Interrupted { what: "a tentative slot changed" })
         }

@@ -344,7 +344,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if result.as_ref().err().is_none_or(is_known) {
             self.pin.traces.clear_posted();
         }
-        self.forget_lost();
+        self.pin.forget_lost();
     }
 
     /// Makes one attempt of a write. If the attempt is suspended, finds out its result in a newer view.

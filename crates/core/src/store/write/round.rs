@@ -178,7 +178,7 @@ async fn end_lost_round<F: Fabric, H: Host>(
         return Ok(AttemptEnd::Suspended);
     };
     if guard(Mutant::LoserFreesAtOnce, !round.is_in_place()) {
-        op.free_lost(round.own, end);
+        op.pin.free_lost(round.own, end);
     }
     let end = judged.unwrap_or(end);
     // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
@@ -200,7 +200,7 @@ fn end_lost_round_at_once<F: Fabric, H: Host>(
     let is_move = attempt.intent.opcode == Opcode::Move;
     let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
     if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
-        op.free(round.own.withdrawn());
+        op.pin.free(round.own.withdrawn());
     }
     hurries.then_some(AttemptEnd::Done(None))
 }
@@ -214,9 +214,9 @@ pub(in crate::store) fn ended<F: Fabric, H: Host>(
 ) -> AttemptEnd {
     let AttemptStep::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
     if !round.is_in_place() {
-        op.free(if done { round.old } else { round.own.withdrawn() });
+        op.pin.free(if done { round.old } else { round.own.withdrawn() });
     }
-    let place = Hint { slot: round.slot, word: round.own, seen: op.seen() };
+    let place = Hint { slot: round.slot, word: round.own, seen: op.pin.seen() };
     if done {
         AttemptEnd::Done((!round.own.is_free()).then_some(place))
     } else {
