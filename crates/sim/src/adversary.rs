@@ -90,7 +90,7 @@ async fn hold_some_links(run: &SimRun, client: ClientId) {
     for node in run.cluster.living_nodes() {
         if run.fault_rng.one_in(2) {
             let longest = network.options().verb_timeout_ns;
-            network.hold(client, node, run.fault_rng.below_u64(longest));
+            network.links().hold(client, node, run.fault_rng.below_u64(longest));
         }
     }
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
@@ -105,7 +105,7 @@ fn hold_a_link(run: &SimRun) {
     let lease = run.shape.lease().as_nanos() as u64;
     let late = run.fault_rng.pick(&[500_000, 5_000_000, lease]);
     let time = network.options().verb_timeout_ns + run.fault_rng.below_u64(late);
-    network.hold(client, node, time);
+    network.links().hold(client, node, time);
 }
 
 /// Delays the requests of the running job to a memory node until the job has been started again, either by another
@@ -201,7 +201,7 @@ async fn fall_mute(run: &SimRun, node: MnId) {
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
     for client in clients {
         if run.fault_rng.one_in(2) {
-            run.cluster.network().mute(client, node);
+            run.cluster.network().links().mute(client, node);
         }
     }
     let timeout = run.cluster.network().options().verb_timeout_ns;
@@ -379,7 +379,7 @@ fn fall_silent(run: &SimRun) {
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
     for client in clients {
         if run.fault_rng.one_in(2) {
-            run.cluster.network().hold(client, node, time + run.fault_rng.below_u64(lease));
+            run.cluster.network().links().hold(client, node, time + run.fault_rng.below_u64(lease));
         }
     }
 }
@@ -389,7 +389,7 @@ fn some_primary(run: &SimRun) -> Option<MnId> {
     let view = run.cluster.view();
     let subtable = run.fault_rng.below(view.subtables.len());
     let node = view.subtables[subtable].primary().node;
-    run.cluster.network().has(node).then_some(node)
+    run.cluster.network().memories().has(node).then_some(node)
 }
 
 fn restart_master(run: &SimRun) {

@@ -20,7 +20,7 @@ use fusee_core::Store;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, PoolPlace, View};
+use fusee_core::view::{Geometry, View};
 use fusee_master::ClusterSettings;
 use fusee_master::settings::LeaseSettings;
 use fusee_memory_node::logic::{HeartbeatReply, NodeLogic};
@@ -275,7 +275,7 @@ impl SimCluster {
     /// Takes over a view that the master has stored.
     pub(crate) fn view_begins(&self, view: &View) {
         if self.0.watches.get() {
-            self.0.network.watch(LiveEntries::new(&self.0.network, view));
+            self.0.network.watch(LiveEntries::new(self.0.network.memories(), view));
             self.0.network.reuse().follow(Some(view));
         }
         *self.0.view.borrow_mut() = Some(view.clone());
@@ -311,17 +311,9 @@ impl SimCluster {
     /// If a key is live twice, if an entry leads to no object, or if the entries differ from those that the checker has
     /// tracked.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
-        let keys = LiveEntries::new(&self.0.network, &self.view()).keys();
+        let keys = LiveEntries::new(self.0.network.memories(), &self.view()).keys();
         assert_eq!(keys, self.0.network.watched().keys(), "an entry changed behind its slot");
         keys
-    }
-
-    /// Writes a word without any client, as a faulty or hostile process would.
-    pub fn overwrite(&self, place: PoolPlace, word: u64) {
-        let at = place.offset as usize;
-        self.0
-            .network
-            .with(place.node, |m| m.pool[at..at + 8].copy_from_slice(&word.to_le_bytes()));
     }
 
     /// Adds a client process.
@@ -397,7 +389,7 @@ impl SimCluster {
     fn end_node(&self, host: &NodeHost) {
         self.0.sim.crash(host.process);
         if let Some(node) = host.name.get() {
-            self.0.network.remove(node);
+            self.0.network.memories().remove(node);
         }
     }
 
@@ -433,9 +425,9 @@ impl SimCluster {
     pub(crate) fn named(&self, host: &NodeHost, node: MnId) {
         if host.name.replace(Some(node)).is_none() {
             let pool = vec![0; (first_extent(host.pool_bytes) + host.pool_bytes) as usize];
-            self.0.network.add(node, host.process, pool);
+            self.0.network.memories().add(node, host.process, pool);
             let (word, value) = NodeLogic::FIRST_WORD;
-            self.0.network.write_header(node, word, value);
+            self.0.network.memories().write_header(node, word, value);
         }
     }
 
@@ -462,7 +454,7 @@ impl SimCluster {
     pub fn crash_node(&self, node: MnId) {
         if let Some(host) = self.host_of(node) {
             self.0.sim.crash(host.process);
-            self.0.network.remove(node);
+            self.0.network.memories().remove(node);
         }
     }
 

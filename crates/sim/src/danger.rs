@@ -66,7 +66,7 @@ impl SimCluster {
     pub(crate) fn living_nodes(&self) -> Vec<MnId> {
         let view = self.view();
         let nodes = view.members.iter().map(|member| member.node);
-        nodes.filter(|node| self.network().has(*node)).collect()
+        nodes.filter(|node| self.network().memories().has(*node)).collect()
     }
 
     /// Returns whether everything on a node has another replica on a live node that is not in danger.

@@ -33,12 +33,12 @@ pub struct SimFabric {
 impl SimFabric {
     /// Returns whether any memory was damaged in this run.
     pub fn rots(&self) -> bool {
-        self.network.rots()
+        self.network.memories().rots()
     }
 
     /// Returns whether any memory node has fenced this client.
     pub fn is_fenced(&self) -> bool {
-        self.network.has_fenced(self.client)
+        self.network.memories().has_fenced(self.client)
     }
 
     /// Makes the fabric of a client.
@@ -251,7 +251,7 @@ impl BatchFlight {
         let client = self.fabric.client;
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = self.fabric.network.wire(client, lane.node);
-            self.fabric.network.arrival(client, lane.node, sim.now() + delay);
+            self.fabric.network.links().arrival(client, lane.node, sim.now() + delay);
             // A switch is half-way between client and node.
             let delay = if lane.switched.is_some() { delay / 2 } else { delay };
             sim.schedule(delay, SimEvent::Lane { flight: self.clone(), lane: number, turn: 0 });
@@ -319,7 +319,7 @@ impl BatchFlight {
         }
         let next = self.advance(&mut lanes[lane]);
         if lanes[lane].parked {
-            self.fabric.network.park(
+            self.fabric.network.links().park(
                 self.fabric.client,
                 lanes[lane].node,
                 Rc::downgrade(&self),
@@ -422,7 +422,8 @@ impl BatchFlight {
         let node = lane.node;
         let options = self.fabric.network.options();
         let overdue = lane.posted + options.verb_timeout_ns;
-        let known = self.fabric.network.with(node, |m| (m.process, m.fenced.contains(&client)));
+        let known =
+            self.fabric.network.memories().with(node, |m| (m.process, m.fenced.contains(&client)));
         let Some((process, fenced)) = known else {
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         };
@@ -432,10 +433,10 @@ impl BatchFlight {
             counter.set(counter.get() + refused);
             return Some(self.fail(lane, VerbError::Fenced, 0));
         }
-        if self.fabric.network.is_broken(client, node) && !self.late {
+        if self.fabric.network.links().is_broken(client, node) && !self.late {
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
-        let held = self.fabric.network.held_until(client, node);
+        let held = self.fabric.network.links().held_until(client, node);
         let stopped = options.nic_in_process && self.sim().is_stopped(process);
         if held <= now && !stopped {
             return None;
@@ -446,7 +447,7 @@ impl BatchFlight {
             }
             // A verb that was given up must not execute later, except as a late verb. Therefore the queue pair goes
             // into error.
-            self.fabric.network.break_link(client, node);
+            self.fabric.network.links().break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
         lane.parked = held > now;
@@ -490,14 +491,14 @@ impl BatchFlight {
         lane.state = LaneState::Returning;
         let options = self.fabric.network.options();
         let one_in = options.lost_completions_one_in;
-        let is_mute = self.fabric.network.is_mute(self.fabric.client, lane.node);
+        let is_mute = self.fabric.network.links().is_mute(self.fabric.client, lane.node);
         let is_lost = || is_mute || one_in > 0 && self.sim().rng().one_in(one_in);
         if !self.orphaned.get() && is_lost() {
             count(&self.sim().counts().lost_completions);
             let mut batch = self.batch.borrow_mut();
             let of_lane = batch.parts_mut().0.iter_mut().filter(|v| v.node == lane.node);
             of_lane.for_each(|v| v.result = Err(VerbError::Unreachable));
-            self.fabric.network.break_link(self.fabric.client, lane.node);
+            self.fabric.network.links().break_link(self.fabric.client, lane.node);
             self.sim().note(&[5, u64::from(lane.node.0)], || {
                 format!("{}: the completion from {} is lost", self.fabric.client, lane.node)
             });

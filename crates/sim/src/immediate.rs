@@ -207,14 +207,16 @@ impl SimFabric {
     fn refusal(&self, node: MnId) -> Option<VerbError> {
         let network = &self.network;
         let client = self.client;
-        let fenced = network.with(node, |memory| memory.fenced.contains(&client));
+        let fenced = network.memories().with(node, |memory| memory.fenced.contains(&client));
         match fenced {
             None => Some(VerbError::Unreachable),
             Some(true) => {
                 count(&network.sim().counts().fenced_verbs);
                 Some(VerbError::Fenced)
             }
-            Some(false) => network.is_broken(client, node).then_some(VerbError::Unreachable),
+            Some(false) => {
+                network.links().is_broken(client, node).then_some(VerbError::Unreachable)
+            }
         }
     }
 }

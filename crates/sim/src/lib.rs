@@ -56,8 +56,8 @@
 //!
 //! [`run`] runs one [`Scenario`] with one seed. `scenario.rs` draws the cluster and its faults, `workload.rs` the
 //! operations of clients, and `adversary.rs` injects the faults. [`check`] judges the run without knowledge of the
-//! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory and links (`network.rs`), the
-//! [`Fabric`](fusee_core::verbs::Fabric) of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`,
+//! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory (`memories.rs`), links (`links.rs`)
+//! and the network of both (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric) of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`,
 //! `stack_future.rs`), control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). For tests
 //! that count steps, [`Stepper`] runs a cluster by another schedule, in which no time passes.
 //!
@@ -78,6 +78,8 @@ mod executor;
 mod fabric;
 mod hardware;
 mod immediate;
+mod links;
+mod memories;
 mod network;
 mod rack;
 mod rng;
@@ -104,6 +106,8 @@ pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;
 pub use fabric::SimFabric;
 pub use hardware::{MachineId, MessageLengths};
+pub use links::SimLinks;
+pub use memories::SimMemories;
 pub use network::{Network, NetworkOptions};
 pub use rack::Rack;
 pub use rng::Rng;

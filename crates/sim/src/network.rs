@@ -5,19 +5,19 @@
 //! for the testbed's [machines](crate::stations), and throughput in virtual time is meaningful.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::rc::{Rc, Weak};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use fusee_core::ended_clients::EndedClients;
-use fusee_core::layout::{HEADER_BYTES, HeaderWord, Identity, Object, Slot};
+use fusee_core::layout::{HEADER_BYTES, Identity, Object, Slot};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{PoolPlace, SlotRef, View};
 
 use crate::check::entries::LiveEntries;
 use crate::check::reuse::ReuseCheck;
 use crate::counts::count;
-use crate::engine::{Nanos, ProcessId, Sim, SimPace};
-use crate::fabric::BatchFlight;
+use crate::engine::{Nanos, Sim};
+use crate::links::SimLinks;
+use crate::memories::SimMemories;
 use crate::rng::Rng;
 use crate::stations::TestbedMachines;
 use crate::switches::Switches;
@@ -82,17 +82,6 @@ impl Default for NetworkOptions {
     }
 }
 
-/// The memory of a memory node.
-pub(crate) struct SimMemory {
-    pub pool: Vec<u8>,
-    pub process: ProcessId,
-    /// Clients whose verbs are refused. This set never shrinks, because a verb can arrive arbitrarily late. On a real
-    /// node a fence ends the client's connections.
-    pub fenced: BTreeSet<ClientId>,
-    /// The node's own record of fenced clients, whose size is bounded.
-    pub over: EndedClients,
-}
-
 /// A replica that was damaged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DamagedReplica {
@@ -107,24 +96,6 @@ fn identity_of(object: &[u8]) -> Identity {
     Object::header_identity(object).expect("an entry's object has a header")
 }
 
-/// The link from one client to one memory node.
-#[derive(Default)]
-struct SimLink {
-    pace: SimPace,
-    /// The time at which the latest lane over this link arrives.
-    last_arrival: Nanos,
-    /// Whether the queue pair is in error, as a reliable connection (RC) is after a lost completion.
-    broken: bool,
-    /// Whether the node is a member of the session's newest view.
-    attached: bool,
-    /// Whether verbs over this link execute without an answer.
-    mute: bool,
-    /// The time before which no verb gets through.
-    held_until: Nanos,
-    /// Lanes that wait for `held_until`, each by its batch and its number in the batch.
-    parked: Vec<(Weak<BatchFlight>, usize)>,
-}
-
 /// The memory nodes and the links to them. Clones share the network.
 #[derive(Clone)]
 pub struct Network(Rc<NetworkInner>);
@@ -132,8 +103,8 @@ pub struct Network(Rc<NetworkInner>);
 struct NetworkInner {
     sim: Sim,
     options: Cell<NetworkOptions>,
-    memories: RefCell<BTreeMap<MnId, SimMemory>>,
-    links: RefCell<HashMap<(ClientId, MnId), SimLink>>,
+    memories: SimMemories,
+    links: SimLinks,
     /// The machines of the testbed; without limits if there is no testbed.
     machines: RefCell<TestbedMachines>,
     /// The checker of live entries, which is called at every change of a word.
@@ -144,8 +115,6 @@ struct NetworkInner {
     condemned: RefCell<Vec<ClientId>>,
     /// The switches on the links, if there are any.
     switches: RefCell<Option<Rc<Switches>>>,
-    /// Whether any memory was damaged in this run.
-    rots: Cell<bool>,
     /// Replicas that were damaged at some time.
     damaged: RefCell<BTreeSet<DamagedReplica>>,
 }
@@ -155,8 +124,8 @@ impl Network {
         Network(Rc::new(NetworkInner {
             sim: sim.clone(),
             options: Cell::new(options),
-            memories: RefCell::default(),
-            links: RefCell::default(),
+            memories: SimMemories::new(sim),
+            links: SimLinks::new(sim),
             machines: RefCell::new(TestbedMachines::new(
                 options.testbed.unwrap_or(Testbed::UNLIMITED),
             )),
@@ -164,13 +133,22 @@ impl Network {
             reuse: RefCell::default(),
             condemned: RefCell::default(),
             switches: RefCell::default(),
-            rots: Cell::default(),
             damaged: RefCell::default(),
         }))
     }
 
     pub(crate) fn sim(&self) -> &Sim {
         &self.0.sim
+    }
+
+    /// Returns the memories of the memory nodes.
+    pub fn memories(&self) -> &SimMemories {
+        &self.0.memories
+    }
+
+    /// Returns the links between clients and memory nodes.
+    pub fn links(&self) -> &SimLinks {
+        &self.0.links
     }
 
     /// Puts switches on the links. An [immediate](NetworkOptions::immediate) network does not use the switches.
@@ -222,72 +200,6 @@ impl Network {
         self.0.entries.borrow()
     }
 
-    /// Writes a word of a pool's header on behalf of its node.
-    pub(crate) fn write_header(&self, node: MnId, word: HeaderWord, value: u64) {
-        let at = word.offset() as usize;
-        self.with(node, |memory| memory.pool[at..at + 8].copy_from_slice(&value.to_le_bytes()));
-    }
-
-    pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
-        let memory =
-            SimMemory { pool, process, fenced: BTreeSet::new(), over: EndedClients::new() };
-        self.0.memories.borrow_mut().insert(node, memory);
-    }
-
-    /// Removes a node together with its memory.
-    pub(crate) fn remove(&self, node: MnId) {
-        self.0.memories.borrow_mut().remove(&node);
-    }
-
-    /// Returns whether a node has neither crashed nor been removed.
-    pub fn has(&self, node: MnId) -> bool {
-        self.0.memories.borrow().contains_key(&node)
-    }
-
-    /// Reads or changes a node's memory directly, without a verb. Returns `None` if the node is lost.
-    pub(crate) fn with<R>(&self, node: MnId, f: impl FnOnce(&mut SimMemory) -> R) -> Option<R> {
-        self.0.memories.borrow_mut().get_mut(&node).map(f)
-    }
-
-    /// Returns the identity in the header of the object at a place. For checks; takes no time.
-    pub(crate) fn identity_at(&self, place: PoolPlace) -> Option<Identity> {
-        let header = |memory: &mut SimMemory| {
-            let bytes = memory.pool.get(place.offset as usize..)?;
-            Object::header_identity(bytes)
-        };
-        self.with(place.node, header).flatten()
-    }
-
-    /// Returns the word at a place. For checks; takes no time.
-    ///
-    /// # Panics
-    /// If the node is lost.
-    pub fn word_at(&self, place: PoolPlace) -> Slot {
-        Slot(self.number_at(place).expect("a living node"))
-    }
-
-    /// Returns the bytes at a place. For checks; takes no time.
-    ///
-    /// # Panics
-    /// If the node is lost.
-    pub fn bytes_at(&self, place: PoolPlace, bytes: u64) -> Vec<u8> {
-        let at = place.offset as usize;
-        let found = self.with(place.node, |m| m.pool[at..at + bytes as usize].to_vec());
-        found.expect("a living node")
-    }
-
-    /// Returns the word at a place as a number, or `None` if the node is lost.
-    pub(crate) fn number_at(&self, place: PoolPlace) -> Option<u64> {
-        let at = place.offset as usize;
-        let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
-        bytes.map(u64::from_le_bytes)
-    }
-
-    /// Returns whether any memory was damaged.
-    pub(crate) fn rots(&self) -> bool {
-        self.0.rots.get()
-    }
-
     /// Returns the damaged replicas of live objects, as far as a CRC reveals the damage.
     pub fn damaged(&self) -> Vec<PoolPlace> {
         let entries = self.watched();
@@ -302,7 +214,7 @@ impl Network {
             return false;
         };
         let Some(identity) = Object::header_identity(object) else { return false };
-        let holds = self.with(at.node, |memory| {
+        let holds = self.0.memories.with(at.node, |memory| {
             let bytes = &memory.pool[at.offset as usize..][..object.len()];
             Object::decode_of(bytes, identity).is_ok()
         });
@@ -315,7 +227,7 @@ impl Network {
         self.0.damaged.borrow().iter().all(|damaged| {
             let DamagedReplica { node, offset, identity, bytes } = *damaged;
             let is_whole = |at: &PoolPlace| {
-                let holds = self.with(at.node, |memory| {
+                let holds = self.0.memories.with(at.node, |memory| {
                     let object = &memory.pool[at.offset as usize..][..bytes];
                     Object::decode_of(object, identity).is_ok()
                 });
@@ -374,7 +286,7 @@ impl Network {
                 let stays = |at: &&PoolPlace| {
                     was_whole(at, object) && is_safe(at.node) && self.is_whole(**at)
                 };
-                !is_spared && self.has(at.node) && others.filter(stays).count() >= needed
+                !is_spared && self.0.memories.has(at.node) && others.filter(stays).count() >= needed
             };
             let end = |object: &[u8]| {
                 let object = Object::decode(object).expect("it was whole");
@@ -402,31 +314,15 @@ impl Network {
         let flips = if flips & matters == 0 { matters } else { flips & matters };
         let damaged = DamagedReplica { node: place.node, offset: place.offset, identity, bytes };
         self.0.damaged.borrow_mut().insert(damaged);
-        self.flip(PoolPlace { offset: place.offset + 8 * word as u64, ..place }, flips);
+        self.0.memories.flip(PoolPlace { offset: place.offset + 8 * word as u64, ..place }, flips);
         count(&self.0.sim.counts().damages);
         true
-    }
-
-    /// Flips bits of a word of memory, without any verb.
-    pub fn flip(&self, place: PoolPlace, bits: u64) {
-        self.0.rots.set(true);
-        let PoolPlace { node, offset } = place;
-        self.sim().note(&[20, node.0.into(), offset], || format!("damage to {node}+{offset:#x}"));
-        let at = place.offset as usize;
-        self.with(place.node, |memory| {
-            let word = &mut memory.pool[at..at + 8];
-            let now = u64::from_le_bytes((&*word).try_into().expect("8 bytes"));
-            word.copy_from_slice(&(now ^ bits).to_le_bytes());
-        });
     }
 
     /// Fences a client at a node: from then on none of the client's verbs executes there.
     pub fn fence(&self, node: MnId, client: ClientId) {
         let options = self.options();
-        let is_new = self.with(node, |memory| {
-            memory.over.fence(client);
-            memory.fenced.insert(client)
-        }) == Some(true);
+        let is_new = self.0.memories.fence(node, client);
         if is_new && options.immediate && options.fences_kill {
             self.0.condemned.borrow_mut().push(client);
         }
@@ -437,112 +333,15 @@ impl Network {
         self.0.condemned.take()
     }
 
-    /// Holds the link of a client to a node for some time.
-    pub fn hold(&self, client: ClientId, node: MnId, time: Nanos) {
-        self.hold_until(client, node, self.0.sim.now() + time);
-    }
-
-    /// Mutes a node for a client: the client's verbs execute there, but no answer comes back.
-    pub fn mute(&self, client: ClientId, node: MnId) {
-        self.0.links.borrow_mut().entry((client, node)).or_default().mute = true;
-    }
-
-    pub(crate) fn is_mute(&self, client: ClientId, node: MnId) -> bool {
-        self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.mute)
-    }
-
-    /// Returns whether any node has fenced a client.
-    pub(crate) fn has_fenced(&self, client: ClientId) -> bool {
-        self.0.memories.borrow().values().any(|memory| memory.fenced.contains(&client))
-    }
-
-    /// Returns the number of clients that a node remembers individually, as fenced or as alive.
-    pub fn remembered(&self, node: MnId) -> usize {
-        self.with(node, |memory| memory.over.remembered()).unwrap_or_default()
-    }
-
-    /// Releases a held link.
-    pub fn release(&self, client: ClientId, node: MnId) {
-        self.hold_until(client, node, 0);
-    }
-
-    fn hold_until(&self, client: ClientId, node: MnId, until: Nanos) {
-        let parked = {
-            let mut links = self.0.links.borrow_mut();
-            let link = links.entry((client, node)).or_default();
-            link.held_until = until;
-            std::mem::take(&mut link.parked)
-        };
-        for (flight, lane) in parked {
-            if let Some(flight) = flight.upgrade() {
-                flight.unpark(lane);
-            }
-        }
-    }
-
-    /// Lets a lane wait until the hold of its link ends.
-    pub(crate) fn park(
-        &self,
-        client: ClientId,
-        node: MnId,
-        flight: Weak<BatchFlight>,
-        lane: usize,
-    ) {
-        self.0.links.borrow_mut().entry((client, node)).or_default().parked.push((flight, lane));
-    }
-
-    pub(crate) fn held_until(&self, client: ClientId, node: MnId) -> Nanos {
-        self.0.links.borrow().get(&(client, node)).map_or(0, |link| link.held_until)
-    }
-
-    pub(crate) fn break_link(&self, client: ClientId, node: MnId) {
-        self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
-    }
-
     /// Attaches a session to the members of its newest view. The session's links to former members break.
     pub(crate) fn adopted(&self, client: ClientId, view: &View) {
-        let nodes: Vec<MnId> = self.0.memories.borrow().keys().copied().collect();
-        for node in nodes {
-            let is_member = view.member(node).is_some();
-            let was_attached = {
-                let mut links = self.0.links.borrow_mut();
-                let attached = &mut links.entry((client, node)).or_default().attached;
-                std::mem::replace(attached, is_member)
-            };
-            if was_attached && !is_member {
-                self.break_link(client, node);
-                self.release(client, node);
-            }
-        }
-    }
-
-    pub(crate) fn is_broken(&self, client: ClientId, node: MnId) -> bool {
-        self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.broken)
+        self.0.links.attach(client, &self.0.memories.nodes(), view);
     }
 
     /// Draws the time of a message over a link, in one direction.
     pub(crate) fn wire(&self, client: ClientId, node: MnId) -> Nanos {
         let options = self.options();
-        let base = WIRE_NS;
-        if !options.delays {
-            return base;
-        }
-        let mut links = self.0.links.borrow_mut();
-        let delay = links.entry((client, node)).or_default().pace.draw(self.0.sim.rng(), base);
-        if delay >= 16 * base {
-            count(&self.0.sim.counts().long_delays);
-        }
-        delay
-    }
-
-    /// Records the arrival time of a lane, and counts the lane if it overtakes an earlier one.
-    pub(crate) fn arrival(&self, client: ClientId, node: MnId, at: Nanos) {
-        let mut links = self.0.links.borrow_mut();
-        let link = links.entry((client, node)).or_default();
-        if at < link.last_arrival {
-            count(&self.0.sim.counts().reordered_batches);
-        }
-        link.last_arrival = link.last_arrival.max(at);
+        if options.delays { self.0.links.draw_delay(client, node, WIRE_NS) } else { WIRE_NS }
     }
 
     /// Checks the identity that a WRITE is about to write.
@@ -559,7 +358,7 @@ impl Network {
         }
         let identity = Object::header_identity(header);
         for at in replicas {
-            let other = self.with(at.node, |memory| {
+            let other = self.0.memories.with(at.node, |memory| {
                 let there = &memory.pool[at.offset as usize..][..bytes.len()];
                 let is_same = there == bytes || Object::header_identity(there) != identity;
                 (!is_same).then(|| there.to_vec())
@@ -586,7 +385,7 @@ impl Network {
 
     /// Passes the change of a word to the checkers.
     pub(crate) fn changed(&self, place: PoolPlace, old: u64, new: u64) {
-        self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
-        self.reuse().changed(place, Slot(old), Slot(new), self);
+        self.0.entries.borrow_mut().changed(&self.0.memories, place, Slot(old), Slot(new));
+        self.reuse().changed(place, Slot(old), Slot(new), &self.0.memories);
     }
 }

@@ -26,7 +26,7 @@ impl Rack {
         let nodes: Vec<MnId> = (0..memory_nodes).map(MnId).collect();
         for node in &nodes {
             let process = sim.process(format!("memory node {node}"));
-            network.add(*node, process, vec![0; pool_bytes as usize]);
+            network.memories().add(*node, process, vec![0; pool_bytes as usize]);
         }
         Rack { sim: sim.clone(), network, nodes, sessions: Cell::new(0) }
     }
@@ -49,7 +49,7 @@ impl Rack {
     /// Crashes a memory node after `delay`. The contents of its memory are lost.
     pub fn crash_after(&self, node: MnId, delay: Nanos) {
         let network = self.network.clone();
-        self.sim.after(delay, move || network.remove(node));
+        self.sim.after(delay, move || network.memories().remove(node));
     }
 
     /// Makes a client process with one session, on this machine.

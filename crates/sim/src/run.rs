@@ -303,7 +303,7 @@ impl SimRun {
         if !is_left && self.faults.iter().all(is_fine) {
             check_nothing_lost(&self.cluster, &orphans);
         }
-        if !self.cluster.network().rots() {
+        if !self.cluster.network().memories().rots() {
             let lost = lost_objects(&self.cluster, &orphans);
             let taken_along = TAKEN_ALONG * counts.client_recoveries.get();
             let excused = KEPT_BY_A_WORD * counts.left_to_comparison.get() + taken_along;
@@ -392,7 +392,7 @@ impl SimRun {
             return false;
         }
         let stable = status.view.is_some_and(|view| {
-            let lives = |node| self.cluster.network().has(node);
+            let lives = |node| self.cluster.network().memories().has(node);
             view.change.is_none() && view.members.iter().all(|member| lives(member.node))
         });
         let idle = status.expired_sessions == 0 && !status.rebalancing;

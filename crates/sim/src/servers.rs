@@ -113,18 +113,20 @@ impl NodeHost {
             match effect {
                 NodeEffect::ZeroPool { offset, bytes } => {
                     let range = offset as usize..(offset + bytes) as usize;
-                    network.with(node, |memory| memory.pool[range].fill(0));
+                    network.memories().with(node, |memory| memory.pool[range].fill(0));
                 }
                 NodeEffect::WriteTable { offset, value } => {
                     let at = offset as usize;
                     let value = value.to_le_bytes();
-                    network.with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
+                    network
+                        .memories()
+                        .with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
                 }
                 NodeEffect::WriteHeader { word, value } => {
-                    network.write_header(node, word, value);
+                    network.memories().write_header(node, word, value);
                 }
                 NodeEffect::Living { living } => {
-                    network.with(node, |memory| memory.over.learn(&living));
+                    network.memories().with(node, |memory| memory.over.learn(&living));
                 }
                 NodeEffect::Fence { client } => network.fence(node, client),
             }
@@ -428,7 +430,7 @@ impl MasterHost {
                     let is_sound = looked.damage.found == 0
                         && looked.lost.is_empty()
                         && looked.marked.is_empty();
-                    let rots = again.network().rots();
+                    let rots = again.network().memories().rots();
                     assert!(rots || is_sound, "memory does not rot here: {looked:?}");
                 }
                 Err(_) => {}

@@ -141,11 +141,11 @@ impl TestbedBatch {
         let network = &self.fabric.network;
         let sim = network.sim();
         let client = self.fabric.client;
-        let known = network.with(node, |memory| memory.fenced.contains(&client));
+        let known = network.memories().with(node, |memory| memory.fenced.contains(&client));
         let refused = match known {
             None => Some(VerbError::Unreachable),
             Some(true) => Some(VerbError::Fenced),
-            Some(false) if network.is_broken(client, node) => Some(VerbError::Unreachable),
+            Some(false) if network.links().is_broken(client, node) => Some(VerbError::Unreachable),
             Some(false) => None,
         };
         let mut batch = self.batch.borrow_mut();

@@ -35,7 +35,8 @@ impl SimFabric {
     ) -> bool {
         let node = verb.node;
         let offset = verb.offset;
-        let size = self.network.with(node, |m| m.pool.len() as u64).expect("the node is there");
+        let size =
+            self.network.memories().with(node, |m| m.pool.len() as u64).expect("the node is there");
         verb.result = verb.check(size);
         if verb.result.is_err() {
             return true;
@@ -80,7 +81,12 @@ impl SimFabric {
                         let data = &bytes[buf.range()];
                         let place = PoolPlace { node, offset };
                         self.network.check_identity(self.client, place, data);
-                        self.network.reuse().written(self.client, place, data, &self.network);
+                        self.network.reuse().written(
+                            self.client,
+                            place,
+                            data,
+                            self.network.memories(),
+                        );
                         self.note_content(place, data);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);
@@ -115,6 +121,7 @@ impl SimFabric {
         let at = offset as usize;
         let (old, new) = self
             .network
+            .memories()
             .with(node, |memory| {
                 let word = &mut memory.pool[at..at + 8];
                 let old = u64::from_le_bytes((&*word).try_into().expect("8 bytes"));
@@ -134,9 +141,9 @@ impl SimFabric {
     fn copy(&self, node: MnId, offset: u64, local: &mut [u8], is_write: bool) {
         let at = offset as usize;
         if is_write {
-            self.network.watched().written(node, offset, local, self.network.rots());
+            self.network.watched().written(node, offset, local, self.network.memories().rots());
         }
-        self.network.with(node, |memory| {
+        self.network.memories().with(node, |memory| {
             let remote = &mut memory.pool[at..at + local.len()];
             if is_write {
                 remote.copy_from_slice(local);

@@ -57,6 +57,7 @@ impl DamageFixture {
         let PoolPlace { node, offset } = self.replicas[replica];
         self.cluster
             .network()
+            .memories()
             .flip(PoolPlace { node, offset: offset + 8 * word }, 1 << (word % 64));
     }
 
@@ -198,7 +199,7 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
             let PoolPlace { node, offset } = replicas[damaged as usize];
             let at = PoolPlace { node, offset: offset + 8 * word };
             cluster.never_watch();
-            cluster.network().flip(at, 1 << (word % 64));
+            cluster.network().memories().flip(at, 1 << (word % 64));
             cluster.crash_node(replicas[1 - damaged as usize].node);
             assert!(session.get(KEY).await.is_err());
             wait_for_all_replicas(&cluster).await;

@@ -29,7 +29,7 @@ fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     assert_eq!(view.geometry.subtable_slots(), u64::from(SLOTS));
     for slot in (0..SLOTS).filter(|s| *s != hint.slot.slot) {
         for place in view.slot_places(SlotRef { subtable: 0, slot }) {
-            cluster.overwrite(place, fingerprint << 56 | word);
+            cluster.network().memories().overwrite(place, fingerprint << 56 | word);
         }
     }
     cluster.block_on(store.process, scenario(&store, hint));
@@ -164,9 +164,9 @@ fn an_insert_that_cannot_look_withdraws() {
         for slot in slots.filter(|s| buckets.covers(*s) && *s != chosen) {
             for (i, place) in view.slot_places(slot).enumerate() {
                 match (index_replicas, i) {
-                    (1, _) => cluster.overwrite(place, twin.tentative().0),
+                    (1, _) => cluster.network().memories().overwrite(place, twin.tentative().0),
                     (_, 0) => {}
-                    (_, _) => cluster.overwrite(place, twin.0),
+                    (_, _) => cluster.network().memories().overwrite(place, twin.0),
                 }
             }
             places += 1;
@@ -179,7 +179,7 @@ fn an_insert_that_cannot_look_withdraws() {
         assert_eq!((node, outcome), (lost, FailedWriteOutcome::NotApplied));
         for slot in 0..SLOTS {
             let mut places = view.slot_places(SlotRef { subtable: 0, slot });
-            let word = cluster.network().word_at(places.next().unwrap());
+            let word = cluster.network().memories().word_at(places.next().unwrap());
             assert!(word.is_free() || word == twin.tentative(), "{word:?}");
         }
     }

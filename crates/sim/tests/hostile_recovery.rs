@@ -32,7 +32,10 @@ fn put(cluster: &SimCluster, at: Address, bytes: &[u8], replica: Option<usize>) 
     for (_, place) in places.enumerate().filter(|(i, _)| replica.is_none_or(|only| only == *i)) {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let place = PoolPlace { offset: place.offset + 8 * i as u64, ..place };
-            cluster.overwrite(place, u64::from_le_bytes(word.try_into().unwrap()));
+            cluster
+                .network()
+                .memories()
+                .overwrite(place, u64::from_le_bytes(word.try_into().unwrap()));
         }
     }
 }
@@ -83,7 +86,7 @@ fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
             let word = Slot(word[rng.below(4)].0 ^ [0, 0, 1 << 48, 1 << 63][rng.below(4)]);
             let slot = SlotRef { subtable: 0, slot: rng.below(12) as u32 };
             let places: Vec<PoolPlace> = cluster.view().slot_places(slot).collect();
-            cluster.overwrite(places[rng.below(places.len())], word.0);
+            cluster.network().memories().overwrite(places[rng.below(places.len())], word.0);
         }
     }
 }
@@ -242,7 +245,7 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         put(&cluster, at, &bytes, Some(replica));
         let own = Slot::new(place.word.fingerprint(), class, at, 3);
         let backup = cluster.view().slot_on_backups(place.slot).next().expect("a backup");
-        cluster.overwrite(backup, own.0);
+        cluster.network().memories().overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");
         // This also checks that all index replicas are equal.

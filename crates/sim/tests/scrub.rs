@@ -23,7 +23,7 @@ fn replicas_that_nobody_reads_are_written_anew() {
                 held.cluster.view().object(hint.word.address(), class).unwrap().places().collect();
             for (i, place) in places.into_iter().enumerate().filter(|(i, _)| *i != number % 3) {
                 let offset = place.offset + (number + i) as u64 % 3 * 8;
-                held.cluster.network().flip(PoolPlace { offset, ..place }, 1 << number);
+                held.cluster.network().memories().flip(PoolPlace { offset, ..place }, 1 << number);
             }
         }
         let damaged = || held.cluster.network().damaged().len();
@@ -82,15 +82,16 @@ fn copies_are_found_without_headers(chunk: usize) {
             .unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();
-        let named = cluster.network().word_at(object.copy_words(hint.word).next().unwrap());
+        let named =
+            cluster.network().memories().word_at(object.copy_words(hint.word).next().unwrap());
         let copy = copy_of(object.identity_of(hint.word), 0, named.0).expect("it is named");
         let (block, _) = view.geometry.block_of(copy.address()).unwrap();
         let header = view.block(block).unwrap().places().next().unwrap();
-        let written = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
+        let written = cluster.network().memories().bytes_at(header, BLOCK_HEADER_BYTES);
         assert!(BlockHeader::decode(written.first_chunk().unwrap()).is_some());
         // This leaves the header as a WRITE without its last word would.
-        cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
-        let left = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
+        cluster.network().memories().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
+        let left = cluster.network().memories().bytes_at(header, BLOCK_HEADER_BYTES);
         assert_eq!(BlockHeader::decode(left.first_chunk().unwrap()), None);
         cluster.crash_node(object.places().nth(chunk).unwrap().node);
         assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&value[..]));
@@ -110,7 +111,7 @@ fn copies_are_found_without_headers(chunk: usize) {
         assert!((0..4).all(|number| !left.may_lack(number)), "all parity is there");
         let chunks = left.columns().unwrap().chunks().iter().zip(left.places());
         for (number, place) in chunks {
-            let bytes = cluster.network().bytes_at(place, left.bytes());
+            let bytes = cluster.network().memories().bytes_at(place, left.bytes());
             let coding = left.columns().unwrap().coding();
             Chunk::decode_of(&bytes, left.identity_of(hint.word), coding, (*number).into())
                 .unwrap();
@@ -144,7 +145,7 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
         let object = view.object_of(hint.word).unwrap();
         let words: Vec<PoolPlace> = object.copy_words(hint.word).take(3).collect();
         let named = || {
-            let word = |place: &PoolPlace| cluster.network().bytes_at(*place, 16);
+            let word = |place: &PoolPlace| cluster.network().memories().bytes_at(*place, 16);
             let named: Vec<_> = words.iter().map(word).collect();
             assert!(named.iter().all(|words| *words == named[0]), "chunks name other copies");
             let words = named[0].as_chunks().0.iter().copied().enumerate();
@@ -156,11 +157,12 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
         assert_eq!(copies.len(), object.copies());
         for number in rotten {
             let copy = view.object(copies[*number].address(), 64).unwrap().places().next().unwrap();
-            cluster.network().flip(copy.plus(64), 1);
+            cluster.network().memories().flip(copy.plus(64), 1);
         }
         let is_whole = || {
             let places = object.places().take(3);
-            let of = |place: PoolPlace| cluster.network().bytes_at(place, object.bytes());
+            let of =
+                |place: PoolPlace| cluster.network().memories().bytes_at(place, object.bytes());
             assert_eq!(named(), copies);
             places.map(of).all(|bytes| Object::decode(&bytes).is_ok())
         };
@@ -168,6 +170,7 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
             let place = object.places().nth(chunk).unwrap();
             cluster
                 .network()
+                .memories()
                 .flip(PoolPlace { offset: place.offset + 8 * chunk as u64, ..place }, 2);
             assert!(!is_whole());
             if scrubs {
@@ -222,7 +225,7 @@ fn a_delete_that_is_half_done_is_carried_out() {
             assert!(deleted.is_free());
             // In this state only the first backup has the DELETE's word.
             for (at, _) in held.places(hint.slot).into_iter().zip(0..).filter(|(_, i)| *i != 1) {
-                held.cluster.network().flip(at, deleted.0 ^ hint.word.0);
+                held.cluster.network().memories().flip(at, deleted.0 ^ hint.word.0);
             }
             let is_done = || held.words(hint.slot).iter().all(|word| *word == deleted);
             held.until("it is done everywhere", is_done).await;
@@ -241,7 +244,7 @@ fn free_slots_that_differ_are_made_equal() {
         for (n, slot) in free.enumerate() {
             let slot = SlotRef { subtable: 0, slot };
             for at in held.places(slot) {
-                held.cluster.network().flip(at, 0x81 << (7 * n));
+                held.cluster.network().memories().flip(at, 0x81 << (7 * n));
                 let agree =
                     |words: Vec<Slot>| words.iter().all(|word| *word == words[0] && word.is_free());
                 let what = "the replicas of a free slot agree";
@@ -266,9 +269,9 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
                 let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
                 (PoolPlace { offset, ..first }, bit, region.primary_since())
             };
-            let is_set = || held.cluster.network().word_at(at).0 & bit != 0;
+            let is_set = || held.cluster.network().memories().word_at(at).0 & bit != 0;
             assert!(!is_set());
-            held.cluster.network().flip(at, bit);
+            held.cluster.network().memories().flip(at, bit);
             let begun_anew = || {
                 let view = held.cluster.view();
                 let (region, _) = view.region_of(hint.word.address()).unwrap();

@@ -95,7 +95,7 @@ fn found(stage: &ScriptedCluster) -> Option<Vec<u8>> {
 fn places(stage: &ScriptedCluster) -> Vec<PoolPlace> {
     let view = stage.cluster.view();
     let network = stage.cluster.network();
-    let is_live = |places: &Vec<PoolPlace>| !network.word_at(places[0]).is_free();
+    let is_live = |places: &Vec<PoolPlace>| !network.memories().word_at(places[0]).is_free();
     let mut all = all_slots(&view).map(|slot| view.slot_places(slot).collect());
     all.find(is_live).expect("there is one")
 }
@@ -121,7 +121,7 @@ fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
         let [(a, _), (b, its)] = [0, 1].map(|block| stage.open(block..block + 1, None));
         end(a.insert(KEY, &value(1))).expect("there is room");
         let places = places(&stage);
-        let on = |i: usize| stage.cluster.network().word_at(places[i]);
+        let on = |i: usize| stage.cluster.network().memories().word_at(places[i]);
         let old = on(1);
         let mut first = update(&a, 2);
         assert!(poll_until(&mut first, || on(1) != old).is_none());
@@ -158,7 +158,7 @@ fn with_an_early_answer_an_update_that_was_done_is_not_found() {
         let lives = GenerationSession::of(stage(nodes, unsound).0);
         end(lives.store.insert(KEY, &VALUE)).expect("there is room");
         let places = places(&lives.stage);
-        let shows = || lives.stage.cluster.network().word_at(places[0]);
+        let shows = || lives.stage.cluster.network().memories().word_at(places[0]);
         let old = shows();
         lives.update(KEY);
         let mut updates = 1;

@@ -18,7 +18,7 @@ use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{PoolPlace, SlotRef, View};
 
-use crate::network::Network;
+use crate::memories::SimMemories;
 
 /// The place where a replica of an object starts.
 type ReplicaStart = (MnId, u64);
@@ -37,15 +37,15 @@ impl LiveEntries {
     ///
     /// # Panics
     /// If a key is live twice, or if an entry leads to no object.
-    pub fn new(network: &Network, view: &View) -> LiveEntries {
+    pub fn new(memories: &SimMemories, view: &View) -> LiveEntries {
         let mut entries = LiveEntries { view: Some(view.clone()), ..LiveEntries::default() };
         // Subtables whose primary is lost are left out until the change has switched, because backups are not checked.
         for slot in all_slots(view).filter(|slot| !view.is_without_primary(slot.subtable)) {
             let primary = view.slot_on_primary(slot);
-            if !network.has(primary.node) {
+            if !memories.has(primary.node) {
                 continue;
             }
-            entries.add(network, slot, network.word_at(primary));
+            entries.add(memories, slot, memories.word_at(primary));
         }
         entries
     }
@@ -59,25 +59,25 @@ impl LiveEntries {
     ///
     /// # Panics
     /// If a key is now live twice, or if the new entry leads to no object.
-    pub fn changed(&mut self, network: &Network, place: PoolPlace, old: Slot, new: Slot) {
+    pub fn changed(&mut self, memories: &SimMemories, place: PoolPlace, old: Slot, new: Slot) {
         let Some(slot) = self.slot_at(place) else { return };
         if is_live(old) {
             self.live.retain(|_, at| *at != slot);
             self.objects.retain(|_, (_, at)| *at != slot);
         }
-        self.add(network, slot, new);
+        self.add(memories, slot, new);
     }
 
-    fn add(&mut self, network: &Network, slot: SlotRef, word: Slot) {
+    fn add(&mut self, memories: &SimMemories, slot: SlotRef, word: Slot) {
         if !is_live(word) {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
         // The word's pair is lost, or will be lost once the view drops the pair's only node.
-        if view.leads_to_lost(word) || goes_with_its_node(network, view, word) {
+        if view.leads_to_lost(word) || goes_with_its_node(memories, view, word) {
             return;
         }
-        let (key, parts) = object_of(network, view, word);
+        let (key, parts) = object_of(memories, view, word);
         // A split leaves a moved entry here until the entry is cleared, but no reader uses the entry any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
             return;
@@ -153,10 +153,10 @@ fn is_live(word: Slot) -> bool {
 }
 
 /// Returns whether a word leads to a pair without redundancy whose only memory node is lost.
-fn goes_with_its_node(network: &Network, view: &View, word: Slot) -> bool {
+fn goes_with_its_node(memories: &SimMemories, view: &View, word: Slot) -> bool {
     let region = view.region_of(word.address()).map(|(region, _)| region);
     region.is_some_and(|region| {
-        region.has_single_pairs() && !region.places().iter().any(|at| network.has(at.node))
+        region.has_single_pairs() && !region.places().iter().any(|at| memories.has(at.node))
     })
 }
 
@@ -172,14 +172,14 @@ pub(crate) type ObjectParts = Vec<(PoolPlace, Rc<[u8]>)>;
 
 /// Returns the copies that a word keeps beside the stripe of its object. The first remaining data chunk with a valid
 /// copy word names each copy.
-pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<Identity> {
+pub(crate) fn copies_kept_by(memories: &SimMemories, view: &View, word: Slot) -> Vec<Identity> {
     let object = view.object_of(word).filter(|object| object.has_copy(word));
     let Some(object) = object else { return Vec::new() };
     let identity = object.identity_of(word);
     let named = |number: usize| {
         let at = |place: PoolPlace| place.plus(8 * number as u64);
         let mut words = object.copy_words(word).map(at);
-        words.find_map(|place| copy_of(identity, number, network.number_at(place)?))
+        words.find_map(|place| copy_of(identity, number, memories.number_at(place)?))
     };
     // Several words name one copy if there are fewer copies than copy words.
     let named: BTreeSet<Identity> = (0..object.copies()).filter_map(named).collect();
@@ -192,17 +192,17 @@ pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<
 /// # Panics
 /// If another object is at the place of a copy and no memory was damaged.
 fn copies_of_entry(
-    network: &Network,
+    memories: &SimMemories,
     view: &View,
     word: Slot,
     class: SizeClass,
 ) -> Vec<(PoolPlace, Vec<u8>)> {
-    let copies = copies_kept_by(network, view, word).into_iter();
-    copies.filter_map(|copy| copy_of_entry(network, view, word, copy, class)).collect()
+    let copies = copies_kept_by(memories, view, word).into_iter();
+    copies.filter_map(|copy| copy_of_entry(memories, view, word, copy, class)).collect()
 }
 
 fn copy_of_entry(
-    network: &Network,
+    memories: &SimMemories,
     view: &View,
     word: Slot,
     copy: Identity,
@@ -211,13 +211,13 @@ fn copy_of_entry(
     let region = view.region_of(copy.address()).map(|(region, _)| region);
     region.filter(|region| region.is_there())?;
     let place = view.object(copy.address(), class.bytes())?.places().next()?;
-    let bytes = network.with(place.node, |memory| {
+    let bytes = memories.with(place.node, |memory| {
         memory.pool[place.offset as usize..][..class.bytes() as usize].to_vec()
     })?;
     match Object::decode_of(&bytes, copy) {
         Ok(object) if object.opcode() == Some(Opcode::Copy) => {}
         other => {
-            assert!(network.rots(), "the copy of {:#x} is {other:?}", word.0);
+            assert!(memories.rots(), "the copy of {:#x} is {other:?}", word.0);
             return None;
         }
     }
@@ -228,44 +228,44 @@ fn copy_of_entry(
 ///
 /// # Panics
 /// If the object is incomplete on a remaining place; after damage to memory, only if too few places are complete.
-pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, ObjectParts) {
+pub(crate) fn object_of(memories: &SimMemories, view: &View, word: Slot) -> (Vec<u8>, ObjectParts) {
     let object = view.object_of(word).expect("a live entry leads into a region");
     match object.columns() {
-        None => replicated_object_of(network, &object, word),
-        Some(columns) => chunked_object_of(network, view, &object, columns, word),
+        None => replicated_object_of(memories, &object, word),
+        Some(columns) => chunked_object_of(memories, view, &object, columns, word),
     }
 }
 
 /// Returns the bytes of a word's object at one of its places, or `None` if the node is lost.
-fn object_bytes_at(network: &Network, word: Slot, place: PoolPlace) -> Option<Vec<u8>> {
+fn object_bytes_at(memories: &SimMemories, word: Slot, place: PoolPlace) -> Option<Vec<u8>> {
     let bytes = word.class().map_or(0, |class| class.bytes());
-    network
+    memories
         .with(place.node, |memory| memory.pool[place.offset as usize..][..bytes as usize].to_vec())
 }
 
 /// Panics unless memory was damaged: only then is a live entry allowed to lead to a broken object.
-fn check_damaged(network: &Network, word: Slot, why: &dyn std::fmt::Display) {
-    assert!(network.rots(), "the live entry {:#x} leads to no object: {why}", word.0);
+fn check_damaged(memories: &SimMemories, word: Slot, why: &dyn std::fmt::Display) {
+    assert!(memories.rots(), "the live entry {:#x} leads to no object: {why}", word.0);
 }
 
 /// Does the same as [`object_of`] for a replicated object.
 fn replicated_object_of(
-    network: &Network,
+    memories: &SimMemories,
     object: &ObjectLocation<'_>,
     word: Slot,
 ) -> (Vec<u8>, ObjectParts) {
-    let shown = object.places().filter_map(|place| object_bytes_at(network, word, place));
+    let shown = object.places().filter_map(|place| object_bytes_at(memories, word, place));
     let mut good = shown.filter(|bytes| match Object::decode_of(bytes, word.object_identity()) {
         Ok(_) => true,
         Err(why) => {
-            check_damaged(network, word, &why);
+            check_damaged(memories, word, &why);
             false
         }
     });
     let first = good.next().expect("some replica is left");
     // A difference in the padding is allowed if memory was damaged.
     let differ = good.any(|object| object != first);
-    assert!(!differ || network.rots(), "replicas of one object differ");
+    assert!(!differ || memories.rots(), "replicas of one object differ");
     let key = Object::decode(&first).expect("it is good").key().to_vec();
     let first: Rc<[u8]> = Rc::from(first);
     (key, object.places().map(|place| (place, Rc::clone(&first))).collect())
@@ -273,14 +273,14 @@ fn replicated_object_of(
 
 /// Does the same as [`object_of`] for an object of chunks.
 fn chunked_object_of(
-    network: &Network,
+    memories: &SimMemories,
     view: &View,
     object: &ObjectLocation<'_>,
     columns: &Columns,
     word: Slot,
 ) -> (Vec<u8>, ObjectParts) {
     let bytes = word.class().map_or(0, |class| class.bytes());
-    let shown = |place: PoolPlace| object_bytes_at(network, word, place);
+    let shown = |place: PoolPlace| object_bytes_at(memories, word, place);
     let coding = columns.coding();
     let numbers = columns.chunks().iter().map(|n| usize::from(*n));
     let shown: Vec<(PoolPlace, usize, Option<Vec<u8>>)> =
@@ -300,16 +300,16 @@ fn chunked_object_of(
                 stripe.add(chunk);
             }
             Err(_) if object.may_lack(*number) => {}
-            Err(why) => check_damaged(network, word, &why),
+            Err(why) => check_damaged(memories, word, &why),
         }
     }
-    let copies = sized.map(|(_, class)| copies_of_entry(network, view, word, class));
+    let copies = sized.map(|(_, class)| copies_of_entry(memories, view, word, class));
     let copies = copies.unwrap_or_default();
     let Some(room) = stripe.room() else {
         let (_, bytes) = copies.first().unwrap_or_else(|| {
             let chunks: Vec<(PoolPlace, usize)> =
                 shown.iter().map(|(at, n, _)| (*at, *n)).collect();
-            let kept = copies_kept_by(network, view, word);
+            let kept = copies_kept_by(memories, view, word);
             panic!("{:#x} is lost: chunks on {chunks:?}, copies {kept:?}", word.0)
         });
         let key = Object::decode(bytes).expect("it was decoded before").key().to_vec();
@@ -335,7 +335,7 @@ fn chunked_object_of(
         }
         let is_right = standing.as_ref().is_none_or(|standing| *standing == belongs)
             || object.may_lack(*number);
-        assert!(is_right || network.rots(), "chunk {number} of {:#x} is another one", word.0);
+        assert!(is_right || memories.rots(), "chunk {number} of {:#x} is another one", word.0);
         (*place, Rc::from(belongs))
     };
     let parts = shown.iter().filter(|(_, number, _)| !object.may_lack(*number));

@@ -131,9 +131,9 @@ fn kept(cluster: &SimCluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)>
     let mut kept = BTreeMap::new();
     for slot in all_slots(view) {
         let place = view.slot_on_primary(slot);
-        let word = cluster.network().word_at(place);
+        let word = cluster.network().memories().word_at(place);
         let Some(object) = word.object() else { continue };
-        let copies = copies_kept_by(cluster.network(), view, word).into_iter();
+        let copies = copies_kept_by(cluster.network().memories(), view, word).into_iter();
         let copies = copies.map(|copy| copy.address());
         // An object that was lost with its only node does not count as kept.
         let is_there = |at: &Address| view.object(*at, 1).is_some();
@@ -148,7 +148,7 @@ fn kept(cluster: &SimCluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)>
 /// Returns whether an object is marked as free.
 fn is_marked(cluster: &SimCluster, view: &View, object: Address) -> bool {
     let (place, bit) = view.free_bit(object).expect("an object in a block");
-    cluster.network().word_at(place).0 & bit != 0
+    cluster.network().memories().word_at(place).0 & bit != 0
 }
 
 /// Returns the region and block of an object.
@@ -167,7 +167,7 @@ pub fn check_replicas_agree(cluster: &SimCluster) {
     let view = cluster.view();
     for slot in all_slots(&view) {
         let words: Vec<Slot> =
-            view.slot_places(slot).map(|p| cluster.network().word_at(p)).collect();
+            view.slot_places(slot).map(|p| cluster.network().memories().word_at(p)).collect();
         assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs at rest: {words:x?}");
         assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?} stays tentative");
         if !words[0].is_free() && !view.is_gone(words[0]) {
@@ -184,7 +184,7 @@ fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: S
     let object = view.object(word.address(), class.bytes());
     let object = object.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
     if object.columns().is_some() {
-        let (key, parts) = object_of(cluster.network(), view, word);
+        let (key, parts) = object_of(cluster.network().memories(), view, word);
         check_redundancy(cluster, view, word, &parts);
         check_copy_words(cluster, view, slot, word);
         let buckets = Buckets::of(&key, view);
@@ -192,7 +192,7 @@ fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: S
         assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
         return;
     }
-    let rots = cluster.network().rots();
+    let rots = cluster.network().memories().rots();
     let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
     for place in object.places() {
         let bytes = bytes_at(cluster, place, class.bytes());
@@ -222,7 +222,7 @@ fn check_redundancy(
 ) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
-    if !columns.may_lack_parity() || !object.has_copy(word) || cluster.network().rots() {
+    if !columns.may_lack_parity() || !object.has_copy(word) || cluster.network().memories().rots() {
         return;
     }
     let identity = object.identity_of(word);
@@ -248,14 +248,15 @@ fn check_redundancy(
 fn check_copy_words(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
-    if !object.has_copy(word) || cluster.network().rots() {
+    if !object.has_copy(word) || cluster.network().memories().rots() {
         return;
     }
     let identity = object.identity_of(word);
     let data = object.copy_words(word).zip(columns.chunks());
     let data = data.filter(|(_, chunk)| usize::from(**chunk) < columns.coding().k());
     let named = |(place, _): (PoolPlace, &u8)| -> Vec<Option<Identity>> {
-        let word = |number: usize| cluster.network().word_at(place.plus(8 * number as u64)).0;
+        let word =
+            |number: usize| cluster.network().memories().word_at(place.plus(8 * number as u64)).0;
         (0..object.copies()).map(|number| copy_of(identity, number, word(number))).collect()
     };
     let named: Vec<Vec<Option<Identity>>> = data.map(named).collect();
@@ -283,8 +284,10 @@ fn check_marks(cluster: &SimCluster, view: &View) {
 /// If the node is lost.
 fn bytes_at(cluster: &SimCluster, place: PoolPlace, bytes: u64) -> Vec<u8> {
     let at = place.offset as usize;
-    let found =
-        cluster.network().with(place.node, |memory| memory.pool[at..at + bytes as usize].to_vec());
+    let found = cluster
+        .network()
+        .memories()
+        .with(place.node, |memory| memory.pool[at..at + bytes as usize].to_vec());
     found.expect("the nodes of the view are there")
 }
 

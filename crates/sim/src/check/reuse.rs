@@ -36,7 +36,7 @@ use fusee_core::verbs::ClientId;
 use fusee_core::view::{PoolPlace, View};
 
 use super::entries::copies_kept_by;
-use crate::network::Network;
+use crate::memories::SimMemories;
 
 /// The contents of an object when it became free: its identity, or `None` for zeros.
 type FreedContent = Option<Identity>;
@@ -101,7 +101,7 @@ impl ReuseCheck {
         address: u64,
         place: PoolPlace,
         header: &[u8],
-        memory: &Network,
+        memories: &SimMemories,
     ) {
         let Some(identity) = Object::header_identity(header) else { return };
         let epoch = self.epoch;
@@ -111,7 +111,7 @@ impl ReuseCheck {
         // The chunks of a pair have different CRCs.
         let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
         let life = ObjectLife { identity, crc, since: epoch };
-        let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memory);
+        let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memories);
         let was_ended = !self.lives.contains_key(&address) && self.stood.contains_key(&identity);
         if was_ended && is_put_beside {
             self.retire_identity(identity);
@@ -121,13 +121,13 @@ impl ReuseCheck {
             if known.identity == identity {
                 // If the earlier identity reached only lost nodes, it is forgotten.
                 assert!(
-                    known.crc == crc || !self.stands(identity, at, memory),
+                    known.crc == crc || !self.stands(identity, at, memories),
                     "{who} writes another object to {at} with generation {generation}"
                 );
                 self.lives.insert(address, ObjectLife { since: known.since, ..life });
                 return;
             }
-            if is_put_beside && memory.identity_at(place) != Some(known.identity) {
+            if is_put_beside && memories.identity_at(place) != Some(known.identity) {
                 self.retire_identity(identity);
                 return;
             }
@@ -135,7 +135,7 @@ impl ReuseCheck {
                 known.since < epoch || epoch == 0,
                 "{who} uses {at} twice in epoch {epoch}, with generation {generation} now"
             );
-            if self.stands(known.identity, at, memory) {
+            if self.stands(known.identity, at, memories) {
                 self.retire_identity(known.identity);
             }
         }
@@ -148,10 +148,10 @@ impl ReuseCheck {
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
         // The bitmaps on a lost node are lost as well.
-        let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
+        let bit = self.free_bit(at).and_then(|(word, bits)| Some(memories.number_at(word)? & bits));
         // A repair may write an object that the checker has not seen written, and that was freed after the repair read
         // it.
-        let is_repaired = !self.lives.contains_key(&address) && self.stands(identity, at, memory);
+        let is_repaired = !self.lives.contains_key(&address) && self.stands(identity, at, memories);
         let is_used = is_repaired || bit.is_none_or(|bit| bit == 0);
         assert!(is_used, "{who} writes {at}, which is set free");
         self.lives.insert(address, life);
@@ -159,8 +159,8 @@ impl ReuseCheck {
 
     /// Returns whether an identity is in an object on a remaining node. An identity that reached only lost nodes does
     /// not count: no operation knows it, because a known identity would have reached other nodes.
-    fn stands(&self, identity: Identity, at: Address, memory: &Network) -> bool {
-        self.places_of(at).iter().any(|at| memory.identity_at(*at) == Some(identity))
+    fn stands(&self, identity: Identity, at: Address, memories: &SimMemories) -> bool {
+        self.places_of(at).iter().any(|at| memories.identity_at(*at) == Some(identity))
     }
 
     /// Returns the word of the primary's free bitmap that has an object's bit, and the bit.
@@ -211,13 +211,13 @@ impl ReuseCheck {
     }
 
     /// Notes the change of a word of a pool.
-    pub fn changed(&mut self, place: PoolPlace, old: Slot, new: Slot, memory: &Network) {
+    pub fn changed(&mut self, place: PoolPlace, old: Slot, new: Slot, memories: &SimMemories) {
         if old == new || !self.is_slot(place) {
             return;
         }
         let is_moved = old.object() != new.object() || old.turn() != new.turn();
         let keeps = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
-        let copies = keeps.map(|view| copies_kept_by(memory, view, old));
+        let copies = keeps.map(|view| copies_kept_by(memories, view, old));
         for copy in copies.into_iter().flatten() {
             let now = self.tick();
             self.free.insert(copy.address().bytes(), (now, Some(copy)));
@@ -248,11 +248,17 @@ impl ReuseCheck {
         assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
     }
 
-    /// Checks a WRITE before it executes, while `memory` still has the earlier contents.
+    /// Checks a WRITE before it executes, while `memories` still have the earlier contents.
     ///
     /// # Panics
     /// If the memory is reused while a running operation may know it, or if an identity recurs too early.
-    pub fn written(&mut self, who: ClientId, place: PoolPlace, bytes: &[u8], memory: &Network) {
+    pub fn written(
+        &mut self,
+        who: ClientId,
+        place: PoolPlace,
+        bytes: &[u8],
+        memories: &SimMemories,
+    ) {
         let Some((start, in_block)) = self.in_block(place) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
         if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
@@ -264,7 +270,7 @@ impl ReuseCheck {
             let ended: Vec<u64> = self.lives.range(zeros.clone()).map(|(at, _)| *at).collect();
             for at in ended {
                 let Some(life) = self.lives.remove(&at) else { continue };
-                if self.stands(life.identity, Address::new(at), memory) {
+                if self.stands(life.identity, Address::new(at), memories) {
                     self.retire_identity(life.identity);
                 }
             }
@@ -277,7 +283,7 @@ impl ReuseCheck {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
         let identity = Object::header_identity(header);
-        self.check_life(who, start, place, header, memory);
+        self.check_life(who, start, place, header, memories);
         let known = self.free.get(&start).copied();
         // A session that completes an object of a dead client writes the bytes that are already there, which is no
         // reuse.

@@ -90,7 +90,7 @@ impl<'c> BarScene<'c> {
 
     /// Cuts a session off from the primary for good.
     fn cut(&self, session: &SimSession) {
-        self.cluster.network().hold(session.id(), self.primary(), FOR_GOOD);
+        self.cluster.network().links().hold(session.id(), self.primary(), FOR_GOOD);
     }
 
     /// Stops the master for good, and waits until all leases have run out, also by the clocks of memory nodes.
@@ -111,7 +111,7 @@ impl<'c> BarScene<'c> {
             assert!(!matches!(written, Err(Error::NotFound)), "{written:?}");
         };
         let rest = async {
-            let word = |at: usize| network.word_at(self.slot[at]);
+            let word = |at: usize| network.memories().word_at(self.slot[at]);
             while word(0) == word(1) {
                 self.cluster.sim().sleep(50).await;
             }
@@ -331,7 +331,7 @@ fn losers_ask(seed: u64) {
                 assert!(is(&read(&r).await, NEW));
                 let release = async {
                     cluster.sim().sleep(5 * MS).await;
-                    cluster.network().release(scene.writer.id(), scene.primary());
+                    cluster.network().links().release(scene.writer.id(), scene.primary());
                 };
                 let (done, ()) = join(c.store().update(b"key", THIRD, None), release).await;
                 let found = read(&r).await;
@@ -416,7 +416,7 @@ fn the_only_backup_is_lost(seed: u64) {
         assert!(is(&read(&r).await, OLD));
         let backup = scene.slot[1].node;
         let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
-        cluster.network().hold(r.id(), third, FOR_GOOD);
+        cluster.network().links().hold(r.id(), third, FOR_GOOD);
         cluster.cut_off_node(backup);
         cluster.restart_master(0);
         let is_lost = || {

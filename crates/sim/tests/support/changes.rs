@@ -265,7 +265,8 @@ fn single_pairs_on(run: &FailureRun, view: &View) -> MnId {
     let slots = (0..view.subtables.len() as u32).flat_map(|subtable| {
         (0..view.geometry.subtable_slots() as u32).map(move |slot| SlotRef { subtable, slot })
     });
-    let words = slots.map(|slot| run.cluster.network().word_at(view.slot_on_primary(slot)));
+    let words =
+        slots.map(|slot| run.cluster.network().memories().word_at(view.slot_on_primary(slot)));
     let live = words.filter(|word| !word.is_free());
     let regions = live.filter_map(|word| view.region_of(word.address()));
     let nodes = regions.filter_map(|(region, _)| region.leader()).collect::<Vec<MnId>>();

@@ -52,7 +52,7 @@ pub fn left_copy_word(seed: u64) {
             .collect();
         let at = data[seed as usize % data.len()];
         let left = word_of_another(object.identity_of(next));
-        cluster.overwrite(at, left);
+        cluster.network().memories().overwrite(at, left);
         let moved = store.set_redundancy(b"key".as_slice(), oriented, None).await;
         let (moved, again) = moved.expect("nothing is in the way");
         let again = again.place.expect("it is there").word;

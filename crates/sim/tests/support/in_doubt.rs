@@ -45,7 +45,7 @@ pub fn in_doubt(seed: u64) -> bool {
         let places = cluster.view().subtables[subtable as usize].replicas().to_vec();
         let far = places[1].node;
         let dies = places[sim.rng().pick(&[0, 2])].node;
-        cluster.network().hold(session.id(), far, LATE_NS);
+        cluster.network().links().hold(session.id(), far, LATE_NS);
         let writing = async { drop(session.update(KEY, b"second").await) };
         let number = cluster.view().number;
         let dying = async {
@@ -56,7 +56,7 @@ pub fn in_doubt(seed: u64) -> bool {
                 sim.sleep(1_000).await;
             }
             assert_eq!(sim.counts().late_verbs.get(), 0, "it was held");
-            cluster.network().release(session.id(), far);
+            cluster.network().links().release(session.id(), far);
         };
         futures_util::future::join(writing, dying).await;
         if let Some(leaving) = session.leave().await {

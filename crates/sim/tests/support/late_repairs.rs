@@ -137,7 +137,11 @@ fn hold_some_links(cluster: &SimCluster, repairer: ClientId) {
     let rng = cluster.sim().rng();
     for (node, _) in cluster.node_processes() {
         if rng.one_in(2) {
-            cluster.network().hold(repairer, node, LATE_NS / 2 + rng.below_u64(LATE_NS / 2));
+            cluster.network().links().hold(
+                repairer,
+                node,
+                LATE_NS / 2 + rng.below_u64(LATE_NS / 2),
+            );
         }
     }
 }

@@ -141,8 +141,11 @@ pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 
 /// Returns the words of a slot on the live nodes.
 fn words_of(cluster: &SimCluster, view: &View, slot: SlotRef) -> Vec<Slot> {
-    let lives = |place: &PoolPlace| cluster.network().has(place.node);
-    view.slot_places(slot).filter(lives).map(|place| cluster.network().word_at(place)).collect()
+    let lives = |place: &PoolPlace| cluster.network().memories().has(place.node);
+    view.slot_places(slot)
+        .filter(lives)
+        .map(|place| cluster.network().memories().word_at(place))
+        .collect()
 }
 
 /// Returns the words of all slots on all replicas.
@@ -193,12 +196,13 @@ pub fn lose_node(rng: &Rng, cluster: &SimCluster, lost: MnId) {
     cluster.crash_node(lost);
     for slot in all_slots(&view) {
         let places: Vec<PoolPlace> = view.slot_places(slot).collect();
-        let word_of =
-            |i: usize| (places[i].node != lost).then(|| cluster.network().word_at(places[i]));
+        let word_of = |i: usize| {
+            (places[i].node != lost).then(|| cluster.network().memories().word_at(places[i]))
+        };
         let backups: Vec<Slot> = (1..places.len()).filter_map(word_of).collect();
         let word = settled_word(word_of(0), &backups, rng.below(backups.len().max(1)));
         for place in places.iter().filter(|p| p.node != lost) {
-            cluster.overwrite(*place, word.0);
+            cluster.network().memories().overwrite(*place, word.0);
         }
     }
     forget(cluster, lost);

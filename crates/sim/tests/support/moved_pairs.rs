@@ -136,7 +136,9 @@ async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     let sim = cluster.sim();
     let view = cluster.view().clone();
     let words = |slot| -> Vec<(PoolPlace, Slot)> {
-        view.slot_places(slot).map(|place| (place, cluster.network().word_at(place))).collect()
+        view.slot_places(slot)
+            .map(|place| (place, cluster.network().memories().word_at(place)))
+            .collect()
     };
     let slots = 0..view.geometry.subtable_slots() as u32;
     let mut slots = slots.map(|slot| SlotRef { subtable: 0, slot });
@@ -387,12 +389,12 @@ pub fn older_parity(seed: u64) {
         for (place, chunk) in object.places().zip(&chunks).skip(coding.k()) {
             for (word, belongs) in (0..).zip(chunk.as_chunks().0) {
                 let place = place.plus(8 * word);
-                let stands = cluster.network().word_at(place).0;
-                cluster.network().flip(place, stands ^ u64::from_le_bytes(*belongs));
+                let stands = cluster.network().memories().word_at(place).0;
+                cluster.network().memories().flip(place, stands ^ u64::from_le_bytes(*belongs));
             }
         }
         let damaged = object.places().nth(seed as usize % coding.k()).expect("a data chunk");
-        cluster.network().flip(damaged.plus(8 * (seed % 5)), 1 << (seed % 64));
+        cluster.network().memories().flip(damaged.plus(8 * (seed % 5)), 1 << (seed % 64));
         let found = store.search(b"key", Some(hint)).await.expect("the copy is left");
         assert_eq!(found.value(), Some(&value[..]));
     });
@@ -427,7 +429,7 @@ pub fn torn_headers(seed: u64) {
         let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
         for header in view.block(block).expect("it is in a region").places() {
             // This leaves the header as a WRITE without its last word would, which contains the CRC.
-            cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
+            cluster.network().memories().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         }
         let columns = || {
             let view = cluster.view();
@@ -539,16 +541,17 @@ pub fn silent_chunk(seed: u64) {
         let view = store.view();
         let object = view.object_of(word).expect("it is there");
         let [damaged, silent] = [0, 1].map(|chunk| object.places().nth(chunk).expect("a chunk"));
-        let named = cluster.network().word_at(object.copy_words(word).next().expect("one"));
+        let named =
+            cluster.network().memories().word_at(object.copy_words(word).next().expect("one"));
         let copy = copy_of(object.identity_of(word), 0, named.0).expect("it is named");
         let copy = view.object(copy.address(), 64).expect("it is there").places().next();
         let damage = [damaged, copy.expect("one place")].map(|place| place.plus(64));
-        damage.into_iter().for_each(|place| cluster.network().flip(place, 1));
-        cluster.network().hold(session.id(), silent.node, PATIENCE_NS);
+        damage.into_iter().for_each(|place| cluster.network().memories().flip(place, 1));
+        cluster.network().links().hold(session.id(), silent.node, PATIENCE_NS);
         match store.search(b"key", None).await {
             Err(Error::Unreachable { node, .. }) => assert_eq!(node, silent.node),
             other => panic!("{:?}", other.map(|found| found.value().map(<[u8]>::len))),
         }
-        damage.into_iter().for_each(|place| cluster.network().flip(place, 1));
+        damage.into_iter().for_each(|place| cluster.network().memories().flip(place, 1));
     });
 }

@@ -82,7 +82,10 @@ impl ScrubFixture {
     }
 
     pub fn words(&self, slot: SlotRef) -> Vec<Slot> {
-        self.places(slot).into_iter().map(|place| self.cluster.network().word_at(place)).collect()
+        self.places(slot)
+            .into_iter()
+            .map(|place| self.cluster.network().memories().word_at(place))
+            .collect()
     }
 
     pub async fn all_are_there(&self) {
@@ -103,7 +106,7 @@ pub fn free_words(seed: u64, replicas: u8) {
             let other = held.hints[(number + 1) % KEYS].word;
             let kinds = [Slot(0), other.withdrawn(), Slot::tombstone(other.address(), 31)];
             for (kind, at) in kinds.into_iter().zip(held.places(hint.slot).into_iter().cycle()) {
-                held.cluster.network().flip(at, hint.word.0 ^ kind.0);
+                held.cluster.network().memories().flip(at, hint.word.0 ^ kind.0);
                 let good = |word: &Slot| *word == hint.word;
                 let what = format!("{kind:?} at {at:?} deletes nothing");
                 held.until(&what, || held.words(hint.slot).iter().all(good)).await;
@@ -121,7 +124,7 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
         for bit in bits {
             let hint = held.hints[bit % KEYS];
             for at in held.places(hint.slot) {
-                held.cluster.network().flip(at, 1 << bit);
+                held.cluster.network().memories().flip(at, 1 << bit);
                 let good = |word: &Slot| *word == hint.word;
                 let what = format!("bit {bit} of {at:?} is as it was");
                 held.until(&what, || held.words(hint.slot).iter().all(good)).await;
@@ -161,7 +164,7 @@ pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item =
             for bit in bits {
                 let hint = held.hints[bit % KEYS];
                 for at in held.places(hint.slot).into_iter().skip(1) {
-                    held.cluster.network().flip(at, 1 << bit);
+                    held.cluster.network().memories().flip(at, 1 << bit);
                     let good = |word: &Slot| *word == hint.word;
                     let what = format!("bit {bit} of {at:?} is as it was");
                     held.until(&what, || held.words(hint.slot).iter().all(good)).await;

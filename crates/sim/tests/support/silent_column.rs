@@ -32,7 +32,7 @@ pub fn silent_column(seed: u64) {
         keeper.open(session.gate().clone());
         let (key, hint, silent) = pair_apart(&cluster, &session, redundancy).await;
         let view = cluster.view().number;
-        cluster.network().hold(session.id(), silent, HELD_NS);
+        cluster.network().links().hold(session.id(), silent, HELD_NS);
         for hint in [None, Some(hint), None] {
             let found = session.store().search(&key[..], hint).await.expect("enough is left");
             assert_eq!(found.value(), Some(&[1; 900][..]));

@@ -109,7 +109,7 @@ pub fn recurring_word(seed: u64) -> bool {
     other.session.gate().publish_epoch(WINDOW_EPOCHS);
     let before = Hint { seen: HintTrust::FreshSince(1), ..again };
     let places: Vec<_> = cluster.view().slot_places(again.slot).collect();
-    let word = |i: usize| cluster.network().word_at(places[i]);
+    let word = |i: usize| cluster.network().memories().word_at(places[i]);
     let steered = Cell::new(false);
     let mut stepper = Stepper::new(&rng);
     stepper.spawn(async {
@@ -285,11 +285,11 @@ pub fn half_moved(seed: u64) -> FailureCounts {
     if let Some(key) = &key {
         let hint = run.alone(writer.insert(key, b"first")).unwrap().place.unwrap();
         let held = (writer.client(), places[0].node);
-        cluster.network().hold(held.0, held.1, HELD_NS);
+        cluster.network().links().hold(held.0, held.1, HELD_NS);
         let written = async { drop(writer.update(key, b"second", Some(hint)).await) };
         run.alone(life.task(written));
         assert!(life.crashed(), "the speculative write has come to one of two nodes");
-        cluster.network().release(held.0, held.1);
+        cluster.network().links().release(held.0, held.1);
         let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
         let gain = NewReplica { of: region, joining, leaving: Some(places[1]) };
         let is_done = Cell::new(false);
@@ -334,8 +334,8 @@ pub fn half_deleted(seed: u64) {
             let hint = inserted.place.expect("it is there");
             let backups: Vec<_> = view.slot_on_backups(hint.slot).collect();
             let primary = view.slot_on_primary(hint.slot).node;
-            network.hold(deleter.id(), backups[1].node, HELD_NS);
-            let word = || network.word_at(backups[0]);
+            network.links().hold(deleter.id(), backups[1].node, HELD_NS);
+            let word = || network.memories().word_at(backups[0]);
             let stands = async {
                 let until = sim.now() + 200_000;
                 while !word().is_free() && sim.now() < until {
@@ -351,7 +351,7 @@ pub fn half_deleted(seed: u64) {
             let log = word().object().and_then(|log| view.object(log, HEADER_BYTES));
             let is_beside = |log: ObjectLocation<'_>| log.places().all(|at| at.node != primary);
             if !word().is_free() || !log.is_some_and(is_beside) {
-                network.release(deleter.id(), backups[1].node);
+                network.links().release(deleter.id(), backups[1].node);
                 deletes.await.expect("it is there");
                 continue;
             }
@@ -368,10 +368,11 @@ pub fn half_deleted(seed: u64) {
             let view = cluster.view().clone();
             let log = view.object(log, HEADER_BYTES).expect("it is there");
             for slot in view.slot_places(hint.slot) {
-                assert_eq!(network.word_at(slot), deleted);
+                assert_eq!(network.memories().word_at(slot), deleted);
             }
             for log in log.places() {
-                let shown = Object::header_identity(&network.bytes_at(log, HEADER_BYTES));
+                let shown =
+                    Object::header_identity(&network.memories().bytes_at(log, HEADER_BYTES));
                 assert_eq!(shown, Some(deleted.object_identity()), "on {log:?}");
             }
             return;

@@ -58,20 +58,20 @@ pub fn stale_move(seed: u64) {
         let to = ways[begun];
         let slots: Vec<PoolPlace> = session.store().view().slot_places(hint.slot).collect();
         let shows = async |at: usize| {
-            while net.word_at(slots[at]) == hint.word {
+            while net.memories().word_at(slots[at]) == hint.word {
                 sim.sleep(50).await;
             }
         };
         let first = session.store().set_redundancy(&key[..], to, Some(hint));
         let second = async {
             shows(1).await;
-            net.hold(session.id(), held, HELD_NS);
+            net.links().hold(session.id(), held, HELD_NS);
             session.store().set_redundancy(&key[..], to, Some(hint.uncertain())).await
         };
         let director = async {
             shows(0).await;
             sim.sleep(20_000).await;
-            net.release(session.id(), held);
+            net.links().release(session.id(), held);
         };
         let (first, second, ()) = join3(first, second, director).await;
         assert_eq!(first.expect("it was there first").0, Transition::Moved);

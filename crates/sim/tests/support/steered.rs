@@ -113,7 +113,7 @@ pub fn early_look(seed: u64) -> bool {
     alone(&rng, e.delete(gone, None)).unwrap();
 
     let backups: Vec<_> = cluster.view().slot_on_backups(*slot).collect();
-    let on = |i: usize| cluster.network().word_at(backups[i]);
+    let on = |i: usize| cluster.network().memories().word_at(backups[i]);
     let free = on(0);
     let mut rival = SteeredTask::insert(c, other);
     rival.step(40, || on(0) == free && on(1) == free);
@@ -150,7 +150,7 @@ pub fn freed_slot(seed: u64) -> bool {
     first.step(400, || true);
 
     let places: Vec<_> = cluster.view().slot_places(*slot).collect();
-    let on = |i: usize| cluster.network().word_at(places[i]);
+    let on = |i: usize| cluster.network().memories().word_at(places[i]);
     let live = on(0);
     let mut delete = SteeredTask::delete(e, KEY);
     delete.step(100, || on(1) == live || on(2) == live);
@@ -181,14 +181,14 @@ pub fn speculated_entry(seed: u64) -> bool {
     alone(&rng, e.delete(gone, None)).unwrap();
 
     let places: Vec<_> = cluster.view().slot_places(*slot).collect();
-    let on = |i: usize| cluster.network().word_at(places[i]);
+    let on = |i: usize| cluster.network().memories().word_at(places[i]);
     let inserted = Cell::new(false);
     let released = Cell::new(false);
     let insert_and_update = async {
         let place = a.insert(KEY, b"value").await?.place;
         // If D has come too far, A had to wait for it, and the link is not held.
         if !released.get() {
-            cluster.network().hold(a.client(), places[0].node, HELD_NS);
+            cluster.network().links().hold(a.client(), places[0].node, HELD_NS);
         }
         inserted.set(true);
         a.update(KEY, b"other", place).await.map(drop)
@@ -198,7 +198,7 @@ pub fn speculated_entry(seed: u64) -> bool {
     let steered = inserted.get() && on(0) != on(1) && late.result.is_none();
 
     late.step(400, || true);
-    cluster.network().release(a.client(), places[0].node);
+    cluster.network().links().release(a.client(), places[0].node);
     released.set(true);
     let [first, late] = finish([first, late], &cluster, &rng);
     assert!(matches!(late, Ok(()) | Err(Error::AlreadyExists)), "{late:?}");
@@ -224,7 +224,8 @@ pub fn standstill(seed: u64) -> bool {
     let backups: Vec<_> = (0..groups)
         .filter_map(|slot| cluster.view().slot_on_backups(SlotRef { subtable: 0, slot }).next())
         .collect();
-    let installed = || backups.iter().any(|place| cluster.network().word_at(*place).is_tentative());
+    let installed =
+        || backups.iter().any(|place| cluster.network().memories().word_at(*place).is_tentative());
     late.step(20, || !installed());
     let steered = installed() && late.result.is_none();
 
@@ -293,19 +294,19 @@ pub fn early_prefix(seed: u64) -> bool {
     let object = view.object(hint.word.address(), class.bytes()).unwrap().places().next().unwrap();
     for (offset, word) in (object.offset..).step_by(8).zip(before.chunks(8)) {
         let word = u64::from_le_bytes(word.try_into().expect("objects are whole words"));
-        cluster.overwrite(PoolPlace { node: object.node, offset }, word);
+        cluster.network().memories().overwrite(PoolPlace { node: object.node, offset }, word);
     }
 
     let slot = view.slot_on_primary(hint.slot);
     let network = cluster.network();
-    network.hold(other.client(), slot.node, HELD_NS);
+    network.links().hold(other.client(), slot.node, HELD_NS);
     let updated = Cell::new(None);
     let mut stepper = Stepper::new(&rng);
     stepper.spawn(async {
         let written = writer.insert(&keys[1], b"value").await;
         let place = written.unwrap().place.map(|place| place.uncertain());
         assert_eq!(place, Some(hint), "as it went before");
-        network.release(other.client(), slot.node);
+        network.links().release(other.client(), slot.node);
     });
     stepper.spawn(async {
         idle(rng.below(16)).await;

@@ -61,7 +61,7 @@ pub fn early_mark(seed: u64) -> bool {
     }
     let network = cluster.network();
     let nodes = cluster.node_processes();
-    nodes.iter().for_each(|(node, _)| network.hold(owner.client(), *node, HELD_NS));
+    nodes.iter().for_each(|(node, _)| network.links().hold(owner.client(), *node, HELD_NS));
     let is_held = !gates[0].questions.are_awaited();
     gates.iter().for_each(|gate| gate.questions.asks(1));
     gates.iter().for_each(|gate| gate.publish_epoch(1));
@@ -71,7 +71,7 @@ pub fn early_mark(seed: u64) -> bool {
     }
     alone(&rng, writer.update(b"a", &VALUE, None)).expect("it is there");
     drop(alone(&rng, writer.session.leave()));
-    nodes.iter().for_each(|(node, _)| network.release(owner.client(), *node));
+    nodes.iter().for_each(|(node, _)| network.links().release(owner.client(), *node));
     alone(&rng, looking).expect("there is room");
     // All operations of the earlier epoch have ended, because the reader belongs to the new epoch.
     assert!(gates.iter().all(|gate| gate.heartbeat().pinned_in == 1));

@@ -51,11 +51,11 @@ pub fn suspended_commit(seed: u64) {
             written.expect("it is resolved");
         };
         let loss = async {
-            while net.word_at(backup) == hint.word {
+            while net.memories().word_at(backup) == hint.word {
                 sim.sleep(50).await;
             }
-            net.mute(writer.id(), primary.node);
-            while net.word_at(primary) == hint.word {
+            net.links().mute(writer.id(), primary.node);
+            while net.memories().word_at(primary) == hint.word {
                 sim.sleep(50).await;
             }
             sim.sleep(rng.below_u64(60_000_000)).await;

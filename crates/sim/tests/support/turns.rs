@@ -134,7 +134,7 @@ pub fn many_deaths(seed: u64) {
             }
         }
         for (node, _) in cluster.node_processes() {
-            let remembered = cluster.network().remembered(node);
+            let remembered = cluster.network().memories().remembered(node);
             // The node still remembers the sessions of the last rounds, which were not recovered yet when the node last
             // learnt which sessions live.
             assert!(remembered < 4 * DYING, "{node} remembers {remembered} clients");

@@ -113,11 +113,11 @@ impl SteeredScene {
 
     /// Holds back the client's verbs that the node has not executed yet, until [`release`](SteeredScene::release).
     pub fn hold(&self, client: usize, node: u16) {
-        self.rack.network().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
+        self.rack.network().links().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
     }
 
     pub fn release(&self, client: usize, node: u16) {
-        self.rack.network().release(ClientId(client as u32 + 1), MnId(node));
+        self.rack.network().links().release(ClientId(client as u32 + 1), MnId(node));
     }
 
     /// Plays several acts at the same time until all have ended.

@@ -19,10 +19,10 @@ fn noticed(cluster: &SimCluster) -> Option<String> {
 
 /// Returns the message of the failed check when one bit of the cluster's memory is flipped.
 fn noticed_with(cluster: &SimCluster, place: PoolPlace, bit: u64) -> Option<String> {
-    let word = cluster.network().word_at(place).0;
-    cluster.overwrite(place, word ^ bit);
+    let word = cluster.network().memories().word_at(place).0;
+    cluster.network().memories().overwrite(place, word ^ bit);
     let noticed = noticed(cluster);
-    cluster.overwrite(place, word);
+    cluster.network().memories().overwrite(place, word);
     noticed
 }
 

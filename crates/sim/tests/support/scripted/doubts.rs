@@ -31,7 +31,7 @@ pub fn beside_a_write(seed: u64) {
     let is_written = || {
         let last =
             |place: &PoolPlace| PoolPlace { offset: place.offset + class.bytes() - 8, ..*place };
-        places.iter().all(|place| network.word_at(last(place)).0 != 0)
+        places.iter().all(|place| network.memories().word_at(last(place)).0 != 0)
     };
     let writer = store.clone();
     let mut writing: Pin<Box<dyn Future<Output = _>>> =
@@ -68,7 +68,7 @@ pub fn lost_word(seed: u64) {
     stage.cluster.stop_watching();
     let view = stage.cluster.view().clone();
     let primary = view.slot_on_primary(lost.slot);
-    stage.cluster.overwrite(primary, 0);
+    stage.cluster.network().memories().overwrite(primary, 0);
     for _ in 0..6 {
         let passing = Rc::downgrade(&script);
         script.then(move || passing.upgrade().expect("it is there").pass());
@@ -90,7 +90,7 @@ pub fn late_repair(seed: u64) {
     // One of these replicas is the one that the reader reads first.
     for (i, place) in places.enumerate() {
         let key = PoolPlace { offset: place.offset + 24, ..place };
-        stage.cluster.network().flip(key, 1 << 40);
+        stage.cluster.network().memories().flip(key, 1 << 40);
         let (reader, script) = stage.open(0..0, None);
         script.lose(|verb| matches!(verb.op, VerbOp::Write { .. }));
         let found = run(reader.search(b"a", None)).map(|found| found.value() == Some(&VALUE[..]));
@@ -100,7 +100,7 @@ pub fn late_repair(seed: u64) {
             assert!(reader.needs_recovery());
             return;
         }
-        stage.cluster.network().flip(key, 1 << 40);
+        stage.cluster.network().memories().flip(key, 1 << 40);
     }
     panic!("no replica is read");
 }

@@ -79,7 +79,7 @@ impl GenerationSession {
         let at = view.block(block(&self.stage, 0)).expect("a block").places().next();
         let word = |i: u64| {
             let place = at.map(|at| PoolPlace { offset: at.offset + 8 * i, ..at });
-            self.stage.cluster.network().word_at(place.expect("a replica")).0
+            self.stage.cluster.network().memories().word_at(place.expect("a replica")).0
         };
         let bytes: Vec<u8> = (0..8).flat_map(|i| word(i).to_le_bytes()).collect();
         BlockHeader::decode(bytes.first_chunk().expect("64 bytes")).expect("it was used")
@@ -230,7 +230,7 @@ pub(super) fn dies_when_empty(lives: GenerationSession) -> GenerationSession {
             (0..shape.objects).all(|object| {
                 let at = Address::new(block(&lives.stage, 0).bytes() + shape.offset(object));
                 let mut places = view.object(at, 64).expect("an object").places();
-                places.all(|place| lives.stage.cluster.network().word_at(place).0 == 0)
+                places.all(|place| lives.stage.cluster.network().memories().word_at(place).0 == 0)
             })
         };
         let ended = poll_until(&mut insert, is_empty);

@@ -474,7 +474,7 @@ impl ScriptedCluster {
     /// Returns the objects that the words of the index keep.
     fn kept(&self) -> BTreeSet<u64> {
         let view = self.cluster.view();
-        let word = |place: PoolPlace| self.cluster.network().word_at(place);
+        let word = |place: PoolPlace| self.cluster.network().memories().word_at(place);
         let words = all_slots(&view).filter_map(|slot| view.slot_places(slot).next()).map(word);
         words.filter_map(|word| word.object()).map(Address::bytes).collect()
     }
@@ -486,7 +486,7 @@ impl ScriptedCluster {
         let place = region.primary();
         let bitmap = place.offset + offset + fusee_core::layout::BLOCK_HEADER_BYTES;
         let at = PoolPlace { offset: bitmap + u64::from(word) * 8, ..place };
-        self.cluster.network().word_at(at).0 & bit != 0
+        self.cluster.network().memories().word_at(at).0 & bit != 0
     }
 
     /// Checks that the next owner of these blocks finds all their free objects if it treats the blocks' bitmaps as

@@ -51,7 +51,7 @@ pub fn torn(seed: u64) {
     let shape = BlockShape::new(view.geometry.block_bytes, class()).expect("three fit");
     let at = Address::new(block(&lives.stage, 0).bytes() + shape.offset(1));
     let place = view.object(at, 64).expect("an object").places().nth(1).expect("a replica");
-    lives.stage.cluster.overwrite(place.plus(8), Identity::new(at, 0).word());
+    lives.stage.cluster.network().memories().overwrite(place.plus(8), Identity::new(at, 0).word());
     assert_eq!(first_new(&lives), 2, "who goes on would write the same identity");
 }
 
@@ -68,7 +68,12 @@ pub fn half_sealed(seed: u64) {
     let places = view.block(block(&lives.stage, 0)).expect("a block").places();
     let heard = places.collect::<Vec<_>>()[seed as usize % 2];
     for (word, at) in sealed.as_chunks().0.iter().zip(0..) {
-        lives.stage.cluster.overwrite(heard.plus(8 * at), u64::from_le_bytes(*word));
+        lives
+            .stage
+            .cluster
+            .network()
+            .memories()
+            .overwrite(heard.plus(8 * at), u64::from_le_bytes(*word));
     }
     assert_eq!(first_new(&lives), 2, "two objects had been allocated");
 }

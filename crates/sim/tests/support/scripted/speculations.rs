@@ -42,15 +42,19 @@ pub fn half_written(seed: u64) {
     let beside = places.iter().find(|place| place.node == backup.node).expect("of two nodes");
     for (i, word) in (0u64..).zip(bytes.as_chunks::<8>().0) {
         let place = PoolPlace { offset: beside.offset + 8 * i, ..*beside };
-        stage.cluster.overwrite(place, u64::from_le_bytes(*word));
+        stage.cluster.network().memories().overwrite(place, u64::from_le_bytes(*word));
     }
     let own = Slot::new(hint.word.fingerprint(), class, at, 0);
-    stage.cluster.overwrite(backup, own.0);
+    stage.cluster.network().memories().overwrite(backup, own.0);
 
     run(store.insert(&keys[1][..], &VALUE)).expect("there is another slot");
     assert_eq!(script.damage(), Damage::default(), "nothing was damaged");
     for place in places.iter().filter(|place| place.node != backup.node) {
-        assert_eq!(stage.cluster.network().word_at(*place).0, 0, "it is left to recovery");
+        assert_eq!(
+            stage.cluster.network().memories().word_at(*place).0,
+            0,
+            "it is left to recovery"
+        );
     }
 }
 
@@ -76,9 +80,9 @@ pub fn of_a_newer_view(seed: u64) {
     let block = view.geometry.block_address(region as u32, 5);
     let at = Address::new(block.bytes() + shape.offset(0));
     let own = Slot::new(hint.word.fingerprint(), class, at, 0);
-    stage.cluster.overwrite(backup, own.0);
+    stage.cluster.network().memories().overwrite(backup, own.0);
     let cluster = stage.cluster.clone();
-    script.then(move || cluster.overwrite(backup, hint.word.0));
+    script.then(move || cluster.network().memories().overwrite(backup, hint.word.0));
 
     run(store.insert(&keys[1][..], &[1; 100])).expect("there is another slot");
     assert_eq!(script.damage(), Damage::default(), "nothing was damaged");
