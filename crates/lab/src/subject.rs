@@ -84,7 +84,7 @@ pub(crate) struct FuseeSubject {
 impl FuseeSubject {
     pub fn new(setup: &LabSetup, network: NetworkOptions) -> FuseeSubject {
         let cluster = SimCluster::with_network(&Sim::steady(), &setup.cluster(), network);
-        cluster.never_watch();
+        cluster.checks().never_watch();
         FuseeSubject {
             cluster,
             session: setup.session(),
@@ -120,7 +120,7 @@ impl Subject for FuseeSubject {
 
     fn crash_after(&self, node: MnId, delay: Nanos) {
         let cluster = self.cluster.clone();
-        self.sim().after(delay, move || cluster.crash_node(node));
+        self.sim().after(delay, move || cluster.nodes().crash(node));
     }
 }
 

@@ -2,14 +2,15 @@
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::change::{ChangeStage, ViewChange};
 
 use crate::control::CutDirection;
 use crate::counts::count;
 use crate::danger::Danger;
 use crate::engine::{Nanos, ProcessId};
+use crate::master::OTHER_CLUSTER;
 use crate::run::SimRun;
 use crate::scenario::Fault;
-use crate::servers::OTHER_CLUSTER;
 
 /// Injects faults until the end of the part of the run that is to be disturbed.
 pub(crate) async fn run(run: &SimRun) {
@@ -51,7 +52,7 @@ pub(crate) async fn run(run: &SimRun) {
             Fault::MasterRestart => restart_master(run),
             Fault::Join => join(run),
             Fault::Drain => drain(run),
-            Fault::Damage => run.cluster.damage(rng),
+            Fault::Damage => damage(run),
             Fault::LateVerb => hold_a_link(run),
             Fault::LateOrder => hold_orders(run).await,
             Fault::ForeignMaster => usurp(run),
@@ -66,7 +67,7 @@ fn some_client(run: &SimRun) -> Option<ProcessId> {
 }
 
 fn some_node(run: &SimRun) -> Option<MnId> {
-    let nodes = run.cluster.living_nodes();
+    let nodes = run.cluster.checks().living_nodes();
     (!nodes.is_empty()).then(|| run.fault_rng.pick(&nodes))
 }
 
@@ -87,7 +88,7 @@ async fn crash_client(run: &SimRun) {
 /// verbs on these links.
 async fn hold_some_links(run: &SimRun, client: ClientId) {
     let network = run.cluster.network();
-    for node in run.cluster.living_nodes() {
+    for node in run.cluster.checks().living_nodes() {
         if run.fault_rng.one_in(2) {
             let longest = network.options().verb_timeout_ns;
             network.links().hold(client, node, run.fault_rng.below_u64(longest));
@@ -116,7 +117,7 @@ async fn hold_orders(run: &SimRun) {
     let counts = run.sim.counts();
     let before = counts.late_orders.get();
     let longest = run.fault_rng.pick(&[2_000_000, 20_000_000, 200_000_000]);
-    run.cluster.hold_orders(node, run.fault_rng.below_u64(longest));
+    run.cluster.nodes().hold_orders(node, run.fault_rng.below_u64(longest));
     if run.fault_rng.one_in(2) {
         return;
     }
@@ -136,10 +137,10 @@ fn usurp(run: &SimRun) {
     let lease = run.shape.lease().as_nanos() as u64;
     let time = run.fault_rng.below_u64(3 * lease);
     let other = run.fault_rng.pick(&[None, Some(OTHER_CLUSTER)]);
-    if may_go_away(run) && run.cluster.usurp_master(other) {
+    if may_go_away(run) && run.cluster.master().usurp(&run.cluster, other) {
         goes_away(run, time);
         let cluster = run.cluster.clone();
-        run.later(time, move || cluster.reinstate_master());
+        run.later(time, move || cluster.master().reinstate(&cluster));
     }
 }
 
@@ -165,12 +166,14 @@ async fn crash_node(run: &SimRun) {
     let mut crashed = 0;
     for _ in 0..at_once {
         let Some(node) = some_node(run) else { break };
-        if run.cluster.view().members.len() > 1 && run.cluster.endanger(node, Danger::Lasting) {
+        if run.cluster.view().members.len() > 1
+            && run.cluster.dangers().endanger(node, Danger::Lasting)
+        {
             if run.faults.contains(&Fault::Mute) {
                 fall_mute(run, node).await;
             }
             count(&run.sim.counts().node_crashes);
-            run.cluster.crash_node(node);
+            run.cluster.nodes().crash(node);
             crashed += 1;
         }
     }
@@ -208,11 +211,25 @@ async fn fall_mute(run: &SimRun, node: MnId) {
     run.sim.sleep(run.fault_rng.below_u64(3 * timeout)).await;
 }
 
+/// Damages a word of a live object on one replica, if another whole replica is on a node that is not in danger. Does
+/// nothing while a change has switched and not ended: sessions at the earlier view know only the earlier replicas, of
+/// which possibly only one is left.
+fn damage(run: &SimRun) {
+    let cluster = &run.cluster;
+    let is_switched = |change: &ViewChange| change.stage == ChangeStage::Switched;
+    if cluster.view().change.as_ref().is_some_and(is_switched) {
+        return;
+    }
+    let living = cluster.checks().living_nodes();
+    let is_safe = |node| living.contains(&node) && !cluster.dangers().includes(node);
+    cluster.network().damage_beside(&run.fault_rng, is_safe);
+}
+
 /// The greatest number of live memory nodes, whether members of the view or not.
 const MOST_NODES: usize = 8;
 
 fn join(run: &SimRun) {
-    let nodes = run.cluster.node_processes().into_iter();
+    let nodes = run.cluster.nodes().processes().into_iter();
     if nodes.filter(|(_, process)| !run.sim.is_crashed(*process)).count() < MOST_NODES {
         run.cluster.start_node();
     }
@@ -256,16 +273,16 @@ fn duration(run: &SimRun) -> Nanos {
 fn duration_of(run: &SimRun, node: MnId) -> Option<Nanos> {
     let short = run.shape.lease().as_nanos() as u64 / 4;
     let time = duration(run);
-    if time >= short && run.cluster.endanger(node, Danger::Lasting) {
+    if time >= short && run.cluster.dangers().endanger(node, Danger::Lasting) {
         return Some(time);
     }
-    run.cluster.disturb(node).then_some(time.min(short))
+    run.cluster.dangers().disturb(node).then_some(time.min(short))
 }
 
 /// Draws a node to disturb, and the duration of the disturbance; `None` if no node is to be disturbed.
 fn disturbed_node(run: &SimRun) -> Option<(ProcessId, Nanos)> {
     let node = some_node(run)?;
-    Some((run.cluster.process_of(node)?, duration_of(run, node)?))
+    Some((run.cluster.nodes().process_of(node)?, duration_of(run, node)?))
 }
 
 fn stop(run: &SimRun) {
@@ -322,16 +339,16 @@ fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
 /// more than half of them, the client could return old values, which is a documented limit.
 fn cut_together(run: &SimRun) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
-    let Some(process) = run.cluster.process_of(node) else { return };
+    let Some(process) = run.cluster.nodes().process_of(node) else { return };
     let control = run.cluster.control();
-    let nodes = run.cluster.node_processes();
+    let nodes = run.cluster.nodes().processes();
     let is_off = |process: &ProcessId| {
         let lives = !run.sim.is_crashed(*process);
         lives && (control.is_cut_off(*process) || run.sim.is_stopped(*process))
     };
     let off = nodes.iter().filter(|(_, process)| is_off(process)).count();
     let has_room = 2 * (off + 1) <= run.cluster.view().members.len();
-    if !has_room || is_off(&process) || !run.cluster.endanger(node, Danger::Lasting) {
+    if !has_room || is_off(&process) || !run.cluster.dangers().endanger(node, Danger::Lasting) {
         return;
     }
     count(&run.sim.counts().common_partitions);
@@ -355,7 +372,7 @@ fn fall_silent(run: &SimRun) {
     let crashes = run.fault_rng.one_in(2);
     let danger = if crashes { Danger::Lasting } else { Danger::UntilSettled };
     let may = may_go_away(run) && run.cluster.master().is_running();
-    if !may || !run.cluster.endanger(node, danger) {
+    if !may || !run.cluster.dangers().endanger(node, danger) {
         return;
     }
     count(&run.sim.counts().silences);
@@ -364,14 +381,14 @@ fn fall_silent(run: &SimRun) {
     goes_away(run, time);
     run.cluster.restart_master(time);
     run.later(time, || ());
-    for (other, _) in run.cluster.node_processes() {
+    for (other, _) in run.cluster.nodes().processes() {
         if run.fault_rng.one_in(3) {
-            run.cluster.jump_clock(other, 1_000);
+            run.cluster.nodes().jump_clock(other, 1_000);
         }
     }
     if crashes {
         count(&run.sim.counts().node_crashes);
-        run.cluster.crash_node(node);
+        run.cluster.nodes().crash(node);
         let cluster = run.cluster.clone();
         let later = duration(run);
         return run.later(time + later, move || cluster.start_node());

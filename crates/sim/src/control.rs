@@ -16,6 +16,9 @@ use tokio::sync::oneshot;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim, SimEvent};
 
+/// The number of steps that a message takes in a stepwise cluster is random and below this number.
+pub(crate) const MESSAGE_STEPS: usize = 8;
+
 /// The control network of a cluster.
 pub(crate) struct ControlNetwork {
     sim: Sim,

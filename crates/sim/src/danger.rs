@@ -17,13 +17,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use crate::cluster::SimCluster;
 use crate::engine::ProcessId;
+use crate::network::Network;
+use crate::nodes::NodeHosts;
+use crate::view_checks::ViewChecks;
 
 /// The end of the time for which a node is in danger, that is, for which the master possibly loses the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,8 +42,12 @@ pub(crate) enum Danger {
 }
 
 /// The nodes in danger: those that the master possibly loses.
-#[derive(Debug, Default)]
-pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
+pub(crate) struct Dangers {
+    network: Network,
+    nodes: Rc<NodeHosts>,
+    checks: Rc<ViewChecks>,
+    dangers: RefCell<BTreeMap<MnId, Danger>>,
+}
 
 /// Returns whether the objects of a region survive the loss of its places on these nodes.
 // Promise RED-20: As many nodes may be lost as the redundancy says.
@@ -61,34 +68,36 @@ fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool
     }
 }
 
-impl SimCluster {
-    /// Returns the nodes of the view that have not crashed.
-    pub(crate) fn living_nodes(&self) -> Vec<MnId> {
-        let view = self.view();
-        let nodes = view.members.iter().map(|member| member.node);
-        nodes.filter(|node| self.network().memories().has(*node)).collect()
+impl Dangers {
+    pub fn new(network: &Network, nodes: &Rc<NodeHosts>, checks: &Rc<ViewChecks>) -> Dangers {
+        Dangers {
+            network: network.clone(),
+            nodes: nodes.clone(),
+            checks: checks.clone(),
+            dangers: RefCell::default(),
+        }
     }
 
     /// Returns whether everything on a node has another replica on a live node that is not in danger.
-    pub(crate) fn may_lose(&self, node: MnId) -> bool {
-        let view = self.view();
-        let living = self.living_nodes();
-        let dangers = self.dangers().0.borrow();
+    pub fn may_lose(&self, node: MnId) -> bool {
+        let view = self.checks.view();
+        let living = self.checks.living_nodes();
+        let dangers = self.dangers.borrow();
         let may_be_lost =
             |other: MnId| other == node || !living.contains(&other) || dangers.contains_key(&other);
         view.subtables.iter().all(|subtable| subtable.survives(may_be_lost))
             && view.regions.iter().all(|region| keeps_enough(&view, region, may_be_lost))
-            && self.network().is_whole_without(|place| !may_be_lost(place.node))
+            && self.network.is_whole_without(|place| !may_be_lost(place.node))
     }
 
     /// Returns whether the master may be about to lose a node.
-    pub(crate) fn is_in_danger(&self, node: MnId) -> bool {
-        self.dangers().0.borrow().contains_key(&node)
+    pub fn includes(&self, node: MnId) -> bool {
+        self.dangers.borrow().contains_key(&node)
     }
 
     /// Records a fault by which the master possibly loses a node (the node is then in danger), if the cluster is
     /// allowed to lose the node. Returns whether the fault is allowed.
-    pub(crate) fn endanger(&self, node: MnId, danger: Danger) -> bool {
+    pub fn endanger(&self, node: MnId, danger: Danger) -> bool {
         let may = self.may_lose(node);
         if may {
             self.note_danger(node, danger);
@@ -97,8 +106,8 @@ impl SimCluster {
     }
 
     /// Records a short fault of a node, if the fault is allowed. Returns whether the fault is allowed.
-    pub(crate) fn disturb(&self, node: MnId) -> bool {
-        let is_calm = !self.dangers().0.borrow().contains_key(&node);
+    pub fn disturb(&self, node: MnId) -> bool {
+        let is_calm = !self.dangers.borrow().contains_key(&node);
         let may = is_calm || self.may_lose(node);
         if may {
             self.note_danger(node, Danger::UntilHeard);
@@ -107,19 +116,19 @@ impl SimCluster {
     }
 
     fn note_danger(&self, node: MnId, danger: Danger) {
-        let mut dangers = self.dangers().0.borrow_mut();
+        let mut dangers = self.dangers.borrow_mut();
         let known = dangers.entry(node).or_insert(danger);
         *known = danger.max(*known);
     }
 
     /// Records that the master has received a message from a process. The node of the process is then no longer in
     /// danger, unless its danger lasts longer.
-    pub(crate) fn heard(&self, process: ProcessId) {
+    pub fn heard(&self, process: ProcessId) {
         let Some(node) = self.node_of(process) else { return };
-        let mut dangers = self.dangers().0.borrow_mut();
+        let mut dangers = self.dangers.borrow_mut();
         let is_over = match dangers.get(&node) {
             Some(Danger::UntilHeard) => true,
-            Some(Danger::UntilSettled) => !self.is_barred(node),
+            Some(Danger::UntilSettled) => !self.nodes.is_barred(node),
             Some(Danger::Lasting) | None => false,
         };
         if is_over {
@@ -129,20 +138,20 @@ impl SimCluster {
 
     /// Returns whether the run is allowed to lose a message from this process to the master. If so, records the
     /// process's node as in danger: without the message, the master possibly regards the node as lost.
-    pub(crate) fn may_lose_word_of(&self, process: ProcessId) -> bool {
+    pub fn may_lose_word_of(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
     }
 
     /// Returns whether the run is allowed to lose the master's question to this process. If so, records the process's
     /// node as in danger: without an answer, the master possibly regards the node as lost.
-    pub(crate) fn may_lose_question_to(&self, process: ProcessId) -> bool {
+    pub fn may_lose_question_to(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
     }
 
     /// Returns the node of a process, if it is a member of the view.
     fn node_of(&self, process: ProcessId) -> Option<MnId> {
-        let nodes = self.node_processes();
+        let nodes = self.nodes.processes();
         let (node, _) = nodes.into_iter().find(|(_, of)| *of == process)?;
-        self.view().member(node).map(|member| member.node)
+        self.checks.view().member(node).map(|member| member.node)
     }
 }

@@ -13,7 +13,7 @@ use crate::cluster::SimCluster;
 use crate::control::NoAnswer;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
-use crate::servers::CLUSTER;
+use crate::master::CLUSTER;
 
 /// A client's session under simulation.
 pub type SimSession = SessionLogic<SimFabric, SimEnvironment>;
@@ -120,7 +120,11 @@ impl Environment for SimEnvironment {
     }
 
     fn report_unreachable(&self, node: MnId) {
-        self.cluster.tell_master(self.process, MasterRequest::Unreachable { node });
+        self.cluster.master().tell(
+            &self.cluster,
+            self.process,
+            MasterRequest::Unreachable { node },
+        );
     }
 
     async fn ask_master(
@@ -128,7 +132,8 @@ impl Environment for SimEnvironment {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        heard(self.cluster.ask_master(self.process, request, nanos(deadline)).await)
+        let master = self.cluster.master();
+        heard(master.ask(&self.cluster, self.process, request, nanos(deadline)).await)
     }
 }
 
@@ -152,6 +157,7 @@ impl KeeperEnvironment for SimMasterLink {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        heard(self.cluster.ask_master(self.process, request, nanos(deadline)).await)
+        let master = self.cluster.master();
+        heard(master.ask(&self.cluster, self.process, request, nanos(deadline)).await)
     }
 }

@@ -2,7 +2,6 @@
 
 use fusee_core::verbs::{ClientId, MnId};
 
-use crate::cluster::{SimClient, SimCluster};
 use crate::engine::{Nanos, ProcessId};
 use crate::network::Network;
 use crate::stations::{BusyTime, PostedTotals};
@@ -94,16 +93,4 @@ pub struct MessageLengths {
     pub request: u64,
     /// Bytes of the reply.
     pub reply: u64,
-}
-
-impl SimCluster {
-    /// Makes a client process with a session, on a machine of the testbed.
-    ///
-    /// # Panics
-    /// If the master does not open a session.
-    pub fn client_on(&self, machine: MachineId) -> SimClient {
-        let process = self.client_process();
-        self.network().place(process, machine);
-        self.client_in(process)
-    }
 }

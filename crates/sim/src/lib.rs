@@ -56,10 +56,11 @@
 //!
 //! [`run`] runs one [`Scenario`] with one seed. `scenario.rs` draws the cluster and its faults, `workload.rs` the
 //! operations of clients, and `adversary.rs` injects the faults. [`check`] judges the run without knowledge of the
-//! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory (`memories.rs`), links (`links.rs`)
-//! and the network of both (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric) of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`,
-//! `stack_future.rs`), control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). For tests
-//! that count steps, [`Stepper`] runs a cluster by another schedule, in which no time passes.
+//! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory (`memories.rs`), links
+//! (`links.rs`) and the network of both (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric) of a NIC
+//! (`fabric.rs`) and of shared memory (`immediate.rs`, `stack_future.rs`), control messages (`control.rs`) and the
+//! hosts of the servers' logic (`nodes.rs`, `master.rs`). For tests that count steps, [`Stepper`] runs a cluster by
+//! another schedule, in which no time passes.
 //!
 //! For measurements, a [`Testbed`] (`testbed.rs`) has machines whose parts serve requests in order (`stations.rs`).
 //! Batches pass through these parts (`testbed_batch.rs`), `hardware.rs` places processes on machines, and the run has
@@ -79,14 +80,14 @@ mod fabric;
 mod hardware;
 mod immediate;
 mod links;
+mod master;
 mod memories;
 mod network;
+mod nodes;
 mod rack;
 mod rng;
 mod run;
 mod scenario;
-mod server_faults;
-mod servers;
 mod shrink;
 mod stack_future;
 mod stations;
@@ -97,6 +98,7 @@ mod testbed_batch;
 mod trace;
 mod unsound_cas;
 mod verb_pieces;
+mod view_checks;
 mod workload;
 
 pub use cluster::{ClusterOptions, SimClient, SimCluster, SimStore};
@@ -109,6 +111,7 @@ pub use hardware::{MachineId, MessageLengths};
 pub use links::SimLinks;
 pub use memories::SimMemories;
 pub use network::{Network, NetworkOptions};
+pub use nodes::NodeHosts;
 pub use rack::Rack;
 pub use rng::Rng;
 pub use run::{BrokenPromise, RunOptions, SimOutcome, run};
@@ -120,4 +123,5 @@ pub use switches::{SwitchMistakes, Switches};
 pub use testbed::Testbed;
 pub use trace::SimTrace;
 pub use unsound_cas::UnsoundCas;
+pub use view_checks::ViewChecks;
 pub use workload::{CallOutcome, SimWorkload};

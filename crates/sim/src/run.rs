@@ -473,7 +473,7 @@ impl SimRun {
             };
             let closed = matches!(goodbye, MasterRequest::Close { .. });
             // If the message to the master is lost, the session expires later.
-            let _told = self.cluster.ask_master(process, goodbye, 500_000).await;
+            let _told = self.cluster.master().ask(&self.cluster, process, goodbye, 500_000).await;
             let counts = self.sim.counts();
             match (expelled, closed) {
                 (true, _) => count(&counts.expelled_sessions),

@@ -46,7 +46,7 @@ fn run(mut executor: Executor<'_>, cluster: &SimCluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
     check_quiescent(cluster, &BTreeMap::new());
-    cluster.live_keys();
+    cluster.checks().live_keys();
 }
 
 /// Returns the number of blocks that sessions own.
@@ -55,7 +55,7 @@ fn blocks_granted(cluster: &SimCluster) -> u64 {
         Some(NodeReply::Usage(usage)) => usage.primary_blocks_owned,
         other => panic!("{node} answers {other:?}"),
     };
-    cluster.node_processes().into_iter().map(|(node, _)| granted(node)).sum()
+    cluster.nodes().processes().into_iter().map(|(node, _)| granted(node)).sum()
 }
 
 // Promise LIN-4: Exactly one of a key's rival INSERTs wins.
@@ -78,7 +78,7 @@ fn of_concurrent_inserts_of_one_key_exactly_one_succeeds() {
         assert_eq!(winners.len(), 1, "{results:?}");
         let lost = results.iter().filter(|(_, r)| *r == Err(Error::AlreadyExists)).count();
         assert_eq!(lost, 3, "{results:?}");
-        assert_eq!(cluster.live_keys(), [b"key"]);
+        assert_eq!(cluster.checks().live_keys(), [b"key"]);
         let value = Cell::new(None);
         let mut executor = Executor::new(sim);
         executor.spawn(stores[0].process, async {
@@ -116,7 +116,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
         let results = results.into_inner();
         assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1, "{results:?}");
         assert_eq!(results.iter().filter(|r| **r == Err(Error::NotFound)).count(), 2);
-        assert!(cluster.live_keys().is_empty());
+        assert!(cluster.checks().live_keys().is_empty());
     });
 }
 
@@ -137,7 +137,7 @@ fn of_different_keys_racing_for_one_slot_none_is_lost() {
             });
         }
         run(executor, cluster);
-        let mut keys = cluster.live_keys();
+        let mut keys = cluster.checks().live_keys();
         keys.sort();
         assert_eq!(keys, (0..4).map(|i| vec![b'k', i]).collect::<Vec<_>>());
     });
@@ -170,7 +170,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
         let results = results.into_inner();
         // No INSERT follows, so the DELETE succeeds, and every successful UPDATE came before it.
         assert_eq!(results[&0], Ok(()));
-        assert!(cluster.live_keys().is_empty(), "{results:?}");
+        assert!(cluster.checks().live_keys().is_empty(), "{results:?}");
         for i in [1, 2] {
             assert!(matches!(results[&i], Ok(()) | Err(Error::NotFound)), "{results:?}");
         }
@@ -203,7 +203,7 @@ fn inserts_and_deletes_alternate_on_every_key() {
             });
         }
         run(executor, cluster);
-        let live = cluster.live_keys();
+        let live = cluster.checks().live_keys();
         for (key, balance) in balance.into_inner() {
             assert_eq!(balance, i64::from(live.contains(&key)), "{key:?}");
         }
@@ -290,7 +290,7 @@ fn a_full_index_is_an_error_and_loses_nothing() {
             }
         });
         run(executor, cluster);
-        let mut live = cluster.live_keys();
+        let mut live = cluster.checks().live_keys();
         live.sort();
         assert!(live.len() >= 8 && live.len() <= 12);
         assert_eq!(live, inserted.into_inner());
@@ -398,7 +398,7 @@ fn a_dead_memory_node_is_a_typed_error() {
         .spawn(store.process, async { store.insert(b"key", b"value").await.map(drop).unwrap() });
     run(executor, &cluster);
     let primary = cluster.view().subtables[0].primary().node;
-    cluster.crash_node(primary);
+    cluster.nodes().crash(primary);
     let mut executor = Executor::new(&sim);
     executor.spawn(store.process, async {
         let error = store.search(b"key", None).await.map(drop).unwrap_err();

@@ -64,7 +64,7 @@ fn cluster(sim: &Sim) -> SimCluster {
     let network =
         NetworkOptions { testbed: Some(Testbed::CONNECTX_3), ..NetworkOptions::default() };
     let cluster = SimCluster::with_network(sim, &options, network);
-    cluster.stop_watching();
+    cluster.checks().stop_watching();
     let loader = cluster.client();
     cluster.block_on(loader.process, async {
         for key in 0..KEYS {

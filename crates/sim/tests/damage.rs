@@ -128,7 +128,7 @@ fn an_operation_answers_from_a_replica_that_is_whole() {
                 });
                 let repaired = held.store.stats().damage().repaired;
                 assert!(held.damaged() == 0 || repaired == 0, "who looks at all repairs all");
-                assert_eq!(held.cluster.live_keys(), [KEY]);
+                assert_eq!(held.cluster.checks().live_keys(), [KEY]);
             }
         }
     }
@@ -198,9 +198,9 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
             let replicas: Vec<PoolPlace> = replicas.collect();
             let PoolPlace { node, offset } = replicas[damaged as usize];
             let at = PoolPlace { node, offset: offset + 8 * word };
-            cluster.never_watch();
+            cluster.checks().never_watch();
             cluster.network().memories().flip(at, 1 << (word % 64));
-            cluster.crash_node(replicas[1 - damaged as usize].node);
+            cluster.nodes().crash(replicas[1 - damaged as usize].node);
             assert!(session.get(KEY).await.is_err());
             wait_for_all_replicas(&cluster).await;
             let session = open().await;

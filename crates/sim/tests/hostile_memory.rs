@@ -172,7 +172,7 @@ fn an_insert_that_cannot_look_withdraws() {
             places += 1;
         }
         assert!(places > 0);
-        cluster.crash_node(lost);
+        cluster.nodes().crash(lost);
         let result = cluster.block_on(store.process, store.insert(b"key", b"x"));
         let error = result.unwrap_err();
         let Error::Unreachable { node, outcome, .. } = error else { panic!("{error}") };

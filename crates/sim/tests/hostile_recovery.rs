@@ -107,7 +107,7 @@ fn whatever_stands_in_memory_recovery_ends() {
             ..ClusterOptions::default()
         };
         let (rng, cluster) = stepwise(seed, &options);
-        cluster.stop_watching();
+        cluster.checks().stop_watching();
         let store = cluster.client();
         alone(&rng, async {
             for key in 0..3 {
@@ -166,7 +166,7 @@ fn recovery_needs_every_node_that_the_view_names() {
         let beside = blocks.iter().map(nodes_of).find(|nodes| !nodes.contains(&index));
         let beside = beside.expect("one node is in two of four pairs")[0];
         let lost = if loses_the_index { index } else { beside };
-        cluster.crash_node(lost);
+        cluster.nodes().crash(lost);
         let RecoveryError::Unreachable(failure) =
             recovered(&rng, &cluster, store.client(), &blocks).unwrap_err();
         assert_eq!(failure.node, lost);
@@ -249,7 +249,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");
         // This also checks that all index replicas are equal.
-        let keys: Vec<Vec<u8>> = cluster.live_keys().iter().map(|key| key.to_vec()).collect();
+        let keys: Vec<Vec<u8>> =
+            cluster.checks().live_keys().iter().map(|key| key.to_vec()).collect();
         assert_eq!(keys, [b"key".to_vec(), b"other".to_vec()]);
         let found = alone(&rng, async {
             let found = living.search(b"key", None).await.unwrap();

@@ -111,7 +111,7 @@ fn a_write_with_an_unknown_outcome_needs_recovery() {
         stepper.spawn(async { result.set(Some(store.update(b"key", b"new", None).await)) });
         stepper.spawn(async {
             idle(rng.below(40)).await;
-            cluster.crash_node(MnId(rng.below(3) as u16));
+            cluster.nodes().crash(MnId(rng.below(3) as u16));
         });
         stepper.run(1_000_000, || ());
         let Some(Err(error)) = result.into_inner() else { continue };

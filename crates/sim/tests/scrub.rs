@@ -93,7 +93,7 @@ fn copies_are_found_without_headers(chunk: usize) {
         cluster.network().memories().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         let left = cluster.network().memories().bytes_at(header, BLOCK_HEADER_BYTES);
         assert_eq!(BlockHeader::decode(left.first_chunk().unwrap()), None);
-        cluster.crash_node(object.places().nth(chunk).unwrap().node);
+        cluster.nodes().crash(object.places().nth(chunk).unwrap().node);
         assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&value[..]));
         let repaired = || {
             let view = cluster.view();
@@ -217,7 +217,7 @@ fn free_words_that_nobody_wrote_delete_nothing() {
 #[test]
 fn a_delete_that_is_half_done_is_carried_out() {
     held(1, 3, async |held| {
-        held.cluster.never_watch();
+        held.cluster.checks().never_watch();
         for (number, hint) in held.hints.iter().enumerate() {
             let key = key(number);
             held.store.delete(key.as_bytes()).await.unwrap();
@@ -237,7 +237,7 @@ fn a_delete_that_is_half_done_is_carried_out() {
 #[test]
 fn free_slots_that_differ_are_made_equal() {
     held(1, 3, async |held| {
-        held.cluster.never_watch();
+        held.cluster.checks().never_watch();
         let used: BTreeSet<u32> = held.hints.iter().map(|hint| hint.slot.slot).collect();
         let slots = held.cluster.view().geometry.subtable_slots() as u32;
         let free = (0..slots).filter(|slot| !used.contains(slot)).take(8);
@@ -298,7 +298,7 @@ fn where_nothing_is_damaged_nothing_is_settled() {
     held(1, 3, async |held| {
         held.rest(400).await;
         assert_eq!(held.cluster.view().number, 1);
-        held.cluster.crash_node(MnId(0));
+        held.cluster.nodes().crash(MnId(0));
         held.until("it goes on", || held.cluster.view().members.len() == 2).await;
         let number = held.cluster.view().number;
         held.rest(400).await;

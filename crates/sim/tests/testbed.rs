@@ -12,7 +12,7 @@ fn cluster(testbed: Testbed) -> (Sim, SimCluster) {
     let network = NetworkOptions { testbed: Some(testbed), ..NetworkOptions::default() };
     let cluster = SimCluster::with_network(&sim, &ClusterOptions::default(), network);
     // The tests write to arbitrary words, which the checkers would not allow.
-    cluster.never_watch();
+    cluster.checks().never_watch();
     (sim, cluster)
 }
 

@@ -168,7 +168,7 @@ pub fn everything_is_read(seed: u64) {
         }
         let readers = [open(cluster).await, open_unheard(cluster).await];
         cluster.restart_master(FOR_GOOD);
-        cluster.crash_node(scene.primary());
+        cluster.nodes().crash(scene.primary());
         for reader in &readers {
             for key in &keys {
                 let found = reader.store().search(key, None).await.unwrap();
@@ -197,7 +197,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
         let scene = BarScene::new(cluster).await;
         let reader = open_unheard(cluster).await;
         scene.lose_master().await;
-        cluster.crash_node(scene.primary());
+        cluster.nodes().crash(scene.primary());
         assert!(read(&reader).await.is_err());
     });
     // A failed attempt to bar the primary does not keep another session from reading the primary.
@@ -240,7 +240,7 @@ fn half_is_not_enough(seed: u64) {
         scene.lose_master().await;
         let backup = scene.slot[1].node;
         let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
-        cluster.tell_lease(third, 1 << 30);
+        cluster.nodes().tell_lease(third, 1 << 30);
         scene
             .half_way(async || {
                 scene.cut(&r);
@@ -262,7 +262,10 @@ fn bars_wait_for_leases(seed: u64) {
             .half_way(async || {
                 let (c, _keeper) = open_kept(cluster).await;
                 cluster.restart_master(FOR_GOOD);
-                scene.others().into_iter().for_each(|node| cluster.jump_clock(node, 1 << 20));
+                scene
+                    .others()
+                    .into_iter()
+                    .for_each(|node| cluster.nodes().jump_clock(node, 1 << 20));
                 scene.cut(&r);
                 assert!(is(&read(&r).await, NEW));
                 let found = read(&c).await;
@@ -282,7 +285,7 @@ fn leases_rest_on_a_majority(seed: u64) {
         keeper.open(c.gate().clone());
         cluster.sim().sleep(LEASE_MS * MS).await;
         assert!(c.gate().lease.is_valid(cluster.sim().clock_of(process)));
-        scene.others().into_iter().for_each(|node| cluster.cut_off_node(node));
+        scene.others().into_iter().for_each(|node| cluster.nodes().cut_off(node));
         for _ in 0..4 {
             cluster.sim().sleep(LEASE_MS * MS).await;
         }
@@ -417,7 +420,7 @@ fn the_only_backup_is_lost(seed: u64) {
         let backup = scene.slot[1].node;
         let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
         cluster.network().links().hold(r.id(), third, FOR_GOOD);
-        cluster.cut_off_node(backup);
+        cluster.nodes().cut_off(backup);
         cluster.restart_master(0);
         let is_lost = || {
             let view = cluster.view();
@@ -443,7 +446,7 @@ fn lost_members_have_barred(seed: u64) {
         scene.lose_master().await;
         let backup = scene.slot[1].node;
         let rest: Vec<MnId> = scene.others().into_iter().filter(|node| *node != backup).collect();
-        cluster.tell_lease(rest[0], 1 << 30);
+        cluster.nodes().tell_lease(rest[0], 1 << 30);
         scene
             .half_way(async || {
                 scene.cut(&r);

@@ -157,7 +157,7 @@ pub fn cut_off_primary(seed: u64) -> FailureCounts {
     stepper.spawn(async {
         let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
         idle(run.rng.below(40)).await;
-        run.cluster.stop_watching();
+        run.cluster.checks().stop_watching();
         early.session.gate().publish_view(&Arc::new(view.clone()));
         idle(run.rng.below(200)).await;
         leader.finish(view).await;
@@ -243,7 +243,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     stepper.spawn(async {
         let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
         idle(run.rng.below(40)).await;
-        run.cluster.stop_watching();
+        run.cluster.checks().stop_watching();
         if is_told {
             run.workload.pairs_are_lost();
         }
@@ -333,7 +333,7 @@ impl ViewChanger<'_> {
             ChangeCause::Move => moved(run, &now),
         };
         if let Some(view) = first {
-            run.cluster.stop_watching();
+            run.cluster.checks().stop_watching();
             self.finish(view).await;
         }
         self.is_done.set(true);
@@ -344,7 +344,7 @@ impl ViewChanger<'_> {
         while view.change.is_some() {
             view = self.take_step(view).await;
         }
-        self.run.cluster.set_view(view.clone());
+        self.run.cluster.checks().follow(&view);
         self.publish(&view).await;
         self.is_done.set(true);
     }
@@ -359,7 +359,7 @@ impl ViewChanger<'_> {
         };
         let next = view.without(&[lost]).ok()?;
         if run.rng.below(2) == 0 {
-            run.cluster.crash_node(lost);
+            run.cluster.nodes().crash(lost);
             idle(run.rng.below(100)).await;
         }
         Some(next)
@@ -370,7 +370,7 @@ impl ViewChanger<'_> {
         let run = self.run;
         let stage = view.change.as_ref().expect("it is under way").stage;
         if stage == ChangeStage::Switched {
-            run.cluster.set_view(view.clone());
+            run.cluster.checks().follow(&view);
         }
         if stage != ChangeStage::Transforming || run.rng.below(2) == 0 {
             self.publish(&view).await;
@@ -378,7 +378,7 @@ impl ViewChanger<'_> {
         if run.rng.one_in(self.losses_one_in)
             && let Some(without) = self.lose_a_node(&view).await
         {
-            run.cluster.stop_watching();
+            run.cluster.checks().stop_watching();
             run.count(|e| e.begun_anew += 1);
             return without;
         }

@@ -345,7 +345,7 @@ impl FailureRun {
         });
         let again = self.recover(client).await;
         assert_eq!((again.committed, again.withdrawn), (0, 0), "{report:?}, then {again:?}");
-        self.cluster.recovered(client);
+        self.cluster.checks().recovered(client);
         self.hand_on(client, &report);
     }
 
@@ -433,7 +433,7 @@ impl FailureRun {
     /// Crashes a memory node with index replicas, and settles the remaining replicas of its subtables, possibly after
     /// jobs that are cut off.
     fn settle(&self, lost: MnId) {
-        self.cluster.crash_node(lost);
+        self.cluster.nodes().crash(lost);
         let fabric = operator_fabric(&self.cluster);
         let frozen = self.cluster.view().without(&[lost]).expect("there are backups");
         let view = frozen.advanced();

@@ -85,7 +85,7 @@ fn ask(cluster: &SimCluster, node: MnId, request: JobRequest) -> NodeReply {
 
 fn publish(cluster: &SimCluster, client: &SimClient, view: &View) {
     view.check().expect("it follows from a view that is right");
-    cluster.set_view(view.clone());
+    cluster.checks().follow(view);
     client.session.gate().publish_view(&Arc::new(view.clone()));
 }
 

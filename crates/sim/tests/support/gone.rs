@@ -71,8 +71,8 @@ pub fn gone(seed: u64) {
         keeper.open(session.gate().clone());
         session.put(KEY, b"first").await.expect("all nodes answer");
         cluster.restart_master(FOR_GOOD);
-        for (node, _) in cluster.node_processes() {
-            cluster.crash_node(node);
+        for (node, _) in cluster.nodes().processes() {
+            cluster.nodes().crash(node);
         }
         sim.sleep(sim.rng().below_u64(2 * LEASE.as_nanos() as u64)).await;
         let has_deadline = sim.rng().below(2) == 0;

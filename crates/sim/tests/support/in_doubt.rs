@@ -50,7 +50,7 @@ pub fn in_doubt(seed: u64) -> bool {
         let number = cluster.view().number;
         let dying = async {
             sim.sleep(sim.rng().below_u64(2_000_000)).await;
-            cluster.crash_node(dies);
+            cluster.nodes().crash(dies);
             // This releases the link as soon as possible after the job that makes the replicas equal has begun.
             while cluster.view().number < number + 2 {
                 sim.sleep(1_000).await;

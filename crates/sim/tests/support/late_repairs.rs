@@ -26,8 +26,8 @@ pub fn late_repairs(seed: u64) -> bool {
     let process = sim.process("observer");
     cluster.block_on(process, async {
         put_all(&cluster, process, b"first").await;
-        let nodes = cluster.node_processes();
-        cluster.crash_node(sim.rng().pick(&nodes).0);
+        let nodes = cluster.nodes().processes();
+        cluster.nodes().crash(sim.rng().pick(&nodes).0);
         cluster.start_node();
         if let Some(repairer) = one_of_the_repairs(&cluster).await {
             hold_some_links(&cluster, repairer);
@@ -62,25 +62,25 @@ pub fn late_orders(seed: u64) -> bool {
     let process = sim.process("observer");
     cluster.block_on(process, async {
         put_all(&cluster, process, b"first").await;
-        let nodes = cluster.node_processes();
-        cluster.crash_node(sim.rng().pick(&nodes).0);
+        let nodes = cluster.nodes().processes();
+        cluster.nodes().crash(sim.rng().pick(&nodes).0);
         cluster.start_node();
         for _ in 0..sim.rng().below(8) {
             wait_for(&cluster, |cluster| cluster.repairer().is_some()).await;
             wait_for(&cluster, |cluster| cluster.repairer().is_none()).await;
         }
         wait_for(&cluster, |cluster| cluster.repairer().is_some()).await;
-        for (node, _) in cluster.node_processes() {
+        for (node, _) in cluster.nodes().processes() {
             if sim.rng().one_in(2) {
-                cluster.hold_orders(node, LATE_NS / 2 + sim.rng().below_u64(2 * LATE_NS));
+                cluster.nodes().hold_orders(node, LATE_NS / 2 + sim.rng().below_u64(2 * LATE_NS));
             }
         }
         wait_for(&cluster, |cluster| cluster.sim().counts().late_orders.get() > 0).await;
         if sim.rng().one_in(2) {
             cluster.restart_master(1_000);
         }
-        for (node, _) in cluster.node_processes() {
-            cluster.hold_orders(node, 0);
+        for (node, _) in cluster.nodes().processes() {
+            cluster.nodes().hold_orders(node, 0);
         }
         wait_for_all_replicas(&cluster).await;
         // The master has possibly restarted just before this.
@@ -135,7 +135,7 @@ async fn wait_for(cluster: &SimCluster, is_so: impl Fn(&SimCluster) -> bool) {
 
 fn hold_some_links(cluster: &SimCluster, repairer: ClientId) {
     let rng = cluster.sim().rng();
-    for (node, _) in cluster.node_processes() {
+    for (node, _) in cluster.nodes().processes() {
         if rng.one_in(2) {
             cluster.network().links().hold(
                 repairer,

@@ -125,7 +125,7 @@ pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
         None => Vec::new(),
         other => panic!("{node} answers {other:?}"),
     };
-    let nodes = cluster.node_processes();
+    let nodes = cluster.nodes().processes();
     let owned = nodes.into_iter().flat_map(|(node, _)| at(node));
     let blocks: BTreeSet<BlockId> = owned.map(|(block, _)| block).collect();
     let geometry = cluster.view().geometry;
@@ -176,7 +176,7 @@ pub fn forget(cluster: &SimCluster, lost: MnId) {
         *region = Region::replicated(left(region.places()), region.primary_since());
     }
     view.check().expect("every subtable and region has a replica left");
-    cluster.set_view(view);
+    cluster.checks().follow(&view);
 }
 
 /// Loses the node of an index replica, settles every slot in a random way that the rules allow, and publishes the next
@@ -193,7 +193,7 @@ pub fn lose_index_replica(rng: &Rng, cluster: &SimCluster) {
 /// Loses a given node, as [`lose_index_replica`] does.
 pub fn lose_node(rng: &Rng, cluster: &SimCluster, lost: MnId) {
     let view = cluster.view().clone();
-    cluster.crash_node(lost);
+    cluster.nodes().crash(lost);
     for slot in all_slots(&view) {
         let places: Vec<PoolPlace> = view.slot_places(slot).collect();
         let word_of = |i: usize| {

@@ -107,7 +107,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
                     true => {
                         sim.sleep(rng.below_u64(40_000)).await;
                         let view = cluster.view().clone();
-                        cluster.crash_node(rng.pick(view.subtables[0].replicas()).node);
+                        cluster.nodes().crash(rng.pick(view.subtables[0].replicas()).node);
                     }
                 }
             };
@@ -158,7 +158,7 @@ async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
         sim.sleep(50).await;
     };
     sim.sleep(rng.below_u64(3000)).await;
-    cluster.crash_node(lost);
+    cluster.nodes().crash(lost);
 }
 
 /// Runs about one operation for each session, all at about one time.
@@ -190,7 +190,7 @@ async fn wait_for_repair(cluster: &SimCluster) {
     let until = cluster.sim().now() + PATIENCE_NS;
     let is_whole = || {
         let view = cluster.view();
-        let nodes = cluster.node_processes();
+        let nodes = cluster.nodes().processes();
         let lives = |node| nodes.iter().any(|(living, _)| *living == node);
         view.change.is_none() && view.members.iter().all(|member| lives(member.node))
     };
@@ -306,7 +306,7 @@ pub fn two_nodes_lost(seed: u64) {
         put_all(&mut versions, 1).await;
         let mut nodes: Vec<_> = cluster.view().members.iter().map(|member| member.node).collect();
         for _ in 0..2 {
-            cluster.crash_node(nodes.remove(rng.below(nodes.len())));
+            cluster.nodes().crash(nodes.remove(rng.below(nodes.len())));
         }
         check(&versions).await;
         wait_for_repair(&cluster).await;
@@ -377,7 +377,7 @@ pub fn older_parity(seed: u64) {
         let hint = written.place.expect("it has been put somewhere");
         // The checkers are off, because they do not allow the leftovers of an older object with an equal identity: in
         // other runs no client ever meets leftovers of this kind.
-        cluster.never_watch();
+        cluster.checks().never_watch();
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");
         let bytes = object.bytes() as usize;
@@ -438,7 +438,7 @@ pub fn torn_headers(seed: u64) {
         };
         for left in [3, 2] {
             let lost = rng.pick(&columns());
-            cluster.crash_node(lost);
+            cluster.nodes().crash(lost);
             let until = sim.now() + PATIENCE_NS;
             while columns().contains(&lost) || columns().len() < left {
                 assert!(sim.now() < until, "not put right: {:?}", *cluster.view());

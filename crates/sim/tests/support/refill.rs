@@ -59,7 +59,7 @@ fn cluster(sim: &Sim, regions: u64) -> SimCluster {
     };
     let network = NetworkOptions { delays: false, tearing: false, ..NetworkOptions::default() };
     let cluster = SimCluster::with_network(sim, &options, network);
-    cluster.stop_watching();
+    cluster.checks().stop_watching();
     cluster
 }
 

@@ -250,7 +250,7 @@ pub fn damage(seed: u64) {
         network.damage(&run.rng);
     }
     let reader = &stores[0];
-    let keys = run.cluster.live_keys();
+    let keys = run.cluster.checks().live_keys();
     let search_all = || {
         let before = *reader.stats().kind(Search);
         for key in &keys {

@@ -101,7 +101,7 @@ impl ScrubFixture {
 /// entries remain.
 pub fn free_words(seed: u64, replicas: u8) {
     held(seed, replicas, async |held| {
-        held.cluster.never_watch();
+        held.cluster.checks().never_watch();
         for (number, hint) in held.hints.iter().enumerate() {
             let other = held.hints[(number + 1) % KEYS].word;
             let kinds = [Slot(0), other.withdrawn(), Slot::tombstone(other.address(), 31)];
@@ -120,7 +120,7 @@ pub fn free_words(seed: u64, replicas: u8) {
 /// on its old word.
 pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     held(seed, replicas, async |held| {
-        held.cluster.never_watch();
+        held.cluster.checks().never_watch();
         for bit in bits {
             let hint = held.hints[bit % KEYS];
             for at in held.places(hint.slot) {
@@ -140,7 +140,7 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
 pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
     let written = Cell::new(0);
     held(seed, replicas, async |held| {
-        held.cluster.never_watch();
+        held.cluster.checks().never_watch();
         let is_over = Cell::new(false);
         let writing = async {
             for n in 0.. {

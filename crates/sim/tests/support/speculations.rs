@@ -234,7 +234,7 @@ pub fn lost_single(seed: u64) {
             .await;
         put.expect("there is room");
         let object = cluster.view().object_of(hint.word).expect("it leads there").places().next();
-        cluster.crash_node(object.expect("a place").node);
+        cluster.nodes().crash(object.expect("a place").node);
         let until = sim.now() + 2_000_000_000;
         loop {
             let found = other.store().search(KEY, None).await.expect("a search waits");
@@ -298,7 +298,7 @@ pub fn half_moved(seed: u64) -> FailureCounts {
         let mut stepper = Stepper::new(rng);
         stepper.spawn(leader.bury(writer, life));
         stepper.spawn(async {
-            cluster.stop_watching();
+            cluster.checks().stop_watching();
             leader.finish(now.growing(&[], &[gain])).await;
         });
         stepper.run(STEPS, || ());
@@ -358,7 +358,7 @@ pub fn half_deleted(seed: u64) {
             drop(deletes);
             keeper.close(deleter.id());
             let deleted = word();
-            cluster.crash_node(primary);
+            cluster.nodes().crash(primary);
             let until = sim.now() + 2_000_000_000;
             while cluster.view().members.len() > 2 || cluster.view().change.is_some() {
                 assert!(sim.now() < until, "the view goes on without the node");

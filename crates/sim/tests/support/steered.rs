@@ -203,7 +203,7 @@ pub fn speculated_entry(seed: u64) -> bool {
     let [first, late] = finish([first, late], &cluster, &rng);
     assert!(matches!(late, Ok(()) | Err(Error::AlreadyExists)), "{late:?}");
     assert!(matches!(first, Ok(()) | Err(Error::AlreadyExists)), "{first:?}");
-    assert_eq!(cluster.live_keys(), [KEY]);
+    assert_eq!(cluster.checks().live_keys(), [KEY]);
     steered
 }
 
@@ -249,7 +249,7 @@ type Answers<'a> = (&'a [u8], &'a [Result<(), Error>], &'a [Result<(), Error>]);
 
 /// Asserts for each key that as many INSERTs succeeded as DELETEs, or one more if the key is live.
 fn assert_balance(cluster: &SimCluster, answers: &[Answers<'_>]) {
-    let live = cluster.live_keys();
+    let live = cluster.checks().live_keys();
     for (key, inserts, deletes) in answers {
         let done = |all: &[Result<(), Error>]| all.iter().filter(|r| r.is_ok()).count();
         let is_live = usize::from(live.iter().any(|k| k == key));

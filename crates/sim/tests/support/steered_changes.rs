@@ -45,7 +45,7 @@ pub fn doubtful_backups(seed: u64) -> FailureCounts {
     }
     stepper.spawn(leader.bury(writer, life));
     stepper.spawn(async {
-        run.cluster.stop_watching();
+        run.cluster.checks().stop_watching();
         let now = run.cluster.view().clone();
         let mut view = leader.take_step(without_replica(&run, &now, 0)).await;
         if view.change.as_ref().is_some_and(|change| change.stage == ChangeStage::Transforming) {
@@ -92,7 +92,7 @@ pub fn settler_dies(seed: u64) -> FailureCounts {
     }
     stepper.spawn(leader.bury(writer, life));
     stepper.spawn(async {
-        run.cluster.stop_watching();
+        run.cluster.checks().stop_watching();
         let now = run.cluster.view().clone();
         let frozen = grown(&run, &now).expect("there is a node without a replica");
         let view = leader.take_step(frozen).await;
@@ -101,7 +101,7 @@ pub fn settler_dies(seed: u64) -> FailureCounts {
         idle(rng.below(200)).await;
         let replicas = now.subtables[run.workload.subtable_of(0, &now) as usize].replicas();
         let lost = [replicas[0].node, replicas[1].node];
-        lost.iter().for_each(|node| run.cluster.crash_node(*node));
+        lost.iter().for_each(|node| run.cluster.nodes().crash(*node));
         leader.finish(view.without(&lost).expect("there are others")).await;
     });
     stepper.run(STEPS, || ());
@@ -114,7 +114,7 @@ fn without_replica(run: &FailureRun, view: &View, replica: usize) -> View {
     let subtable = run.workload.subtable_of(0, view);
     let lost = view.subtables[subtable as usize].replicas()[replica].node;
     if run.rng.below(2) == 0 {
-        run.cluster.crash_node(lost);
+        run.cluster.nodes().crash(lost);
     }
     view.without(&[lost]).expect("there are others")
 }
@@ -161,12 +161,12 @@ pub fn left_behind(seed: u64) -> FailureCounts {
         run.workload.run(writer, OpKind::Update, 0).await;
     });
     stepper.spawn(async {
-        run.cluster.stop_watching();
+        run.cluster.checks().stop_watching();
         let mut view = now.growing(&[], &[gain]);
         while view.change.as_ref().is_some_and(|change| change.stage != ChangeStage::Switched) {
             view = leader.take_step(view).await;
         }
-        run.cluster.set_view(view.clone());
+        run.cluster.checks().follow(&view);
         switched.set(true);
         idle(rng.below(20)).await;
         writer.session.gate().publish_view(&Arc::new(view.clone()));
@@ -210,7 +210,7 @@ pub fn beside_lost_replica(seed: u64) -> bool {
             }
         });
         stepper.spawn(async {
-            run.cluster.stop_watching();
+            run.cluster.checks().stop_watching();
             let view = now.without(&[lost]).expect("there is another replica");
             writer.session.gate().publish_view(&Arc::new(view.clone()));
             run.workload.run(writer, OpKind::Update, 0).await;

@@ -55,7 +55,7 @@ pub fn late_insert_crash(seed: u64) -> FailureCounts {
     stepper.spawn(run.bury(a.client(), &life));
     run.run(stepper);
     check_replicas_agree(cluster);
-    assert_eq!(cluster.live_keys(), [&key[..]]);
+    assert_eq!(cluster.checks().live_keys(), [&key[..]]);
     run.events.get()
 }
 

@@ -60,7 +60,7 @@ pub fn early_mark(seed: u64) -> bool {
         }
     }
     let network = cluster.network();
-    let nodes = cluster.node_processes();
+    let nodes = cluster.nodes().processes();
     nodes.iter().for_each(|(node, _)| network.links().hold(owner.client(), *node, HELD_NS));
     let is_held = !gates[0].questions.are_awaited();
     gates.iter().for_each(|gate| gate.questions.asks(1));

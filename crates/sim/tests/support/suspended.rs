@@ -59,7 +59,7 @@ pub fn suspended_commit(seed: u64) {
                 sim.sleep(50).await;
             }
             sim.sleep(rng.below_u64(60_000_000)).await;
-            cluster.crash_node(primary.node);
+            cluster.nodes().crash(primary.node);
         };
         join(writing, loss).await;
         cluster.start_node();

@@ -58,7 +58,7 @@ pub fn replicas_have_turns(seed: u64) {
         cluster.start_node();
         wait_for_all_replicas(&cluster).await;
         let gone = cluster.view().subtables[0].primary().node;
-        cluster.crash_node(gone);
+        cluster.nodes().crash(gone);
         while cluster.view().member(gone).is_some() {
             sim.sleep(MS / 50).await;
         }
@@ -133,7 +133,7 @@ pub fn many_deaths(seed: u64) {
                 session.put(&key, &[1; 200]).await.expect("it is served");
             }
         }
-        for (node, _) in cluster.node_processes() {
+        for (node, _) in cluster.nodes().processes() {
             let remembered = cluster.network().memories().remembered(node);
             // The node still remembers the sessions of the last rounds, which were not recovered yet when the node last
             // learnt which sessions live.
@@ -149,9 +149,9 @@ pub fn starved_master(seed: u64) {
     let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
-        let nodes = cluster.node_processes();
+        let nodes = cluster.nodes().processes();
         let gone: MnId = sim.rng().pick(&nodes).0;
-        cluster.crash_node(gone);
+        cluster.nodes().crash(gone);
         for _ in 0..500 {
             has_a_moment(&sim, &cluster).await;
             if cluster.view().member(gone).is_none() {
@@ -180,12 +180,12 @@ pub fn unheard_nodes(seed: u64) {
     let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
-        let nodes = cluster.node_processes();
-        nodes.iter().for_each(|(node, _)| cluster.cut_off_node(*node));
+        let nodes = cluster.nodes().processes();
+        nodes.iter().for_each(|(node, _)| cluster.nodes().cut_off(*node));
         for _ in 0..40 {
             has_a_moment(&sim, &cluster).await;
         }
-        nodes.iter().for_each(|(node, _)| cluster.reach_node(*node));
+        nodes.iter().for_each(|(node, _)| cluster.nodes().reconnect(*node));
         sim.sleep(4 * LEASE.as_nanos() as Nanos).await;
         // An expelled node would come back with another id.
         let is_member = |node: &MnId| cluster.view().member(*node).is_some();

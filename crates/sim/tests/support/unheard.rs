@@ -97,7 +97,7 @@ fn silent_nodes_do_not_vouch(seed: u64) {
     let others = view.members.iter().filter(|member| !primaries.contains(&member.node));
     let others: Vec<_> = others.map(|member| member.node).collect();
     assert!(others.len() > 2, "{others:?}");
-    others.into_iter().for_each(|node| cluster.crash_node(node));
+    others.into_iter().for_each(|node| cluster.nodes().crash(node));
     let answer = cluster.block_on(client.process, search(b"absent"));
     assert!(matches!(answer, Err(Error::GaveUp { .. })), "{answer:?}");
 }
@@ -134,7 +134,7 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let holds = |region: &Region, node| region.lies_on(node);
     let exposed = places.iter().filter(|(shows, at)| holds(at, gone) && !holds(at, *shows)).count();
     cluster.restart_master(FOR_GOOD);
-    cluster.crash_node(gone);
+    cluster.nodes().crash(gone);
     for client in [&heard, &unheard] {
         for key in 0..KEYS {
             let found = cluster.block_on(client.process, async {

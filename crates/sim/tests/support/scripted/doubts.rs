@@ -65,7 +65,7 @@ pub fn lost_word(seed: u64) {
         written.place.expect("nobody is in the way")
     });
     let lost = places[1];
-    stage.cluster.stop_watching();
+    stage.cluster.checks().stop_watching();
     let view = stage.cluster.view().clone();
     let primary = view.slot_on_primary(lost.slot);
     stage.cluster.network().memories().overwrite(primary, 0);

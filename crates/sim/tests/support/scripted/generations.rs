@@ -35,7 +35,7 @@ impl GenerationSession {
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
         let (store, script) = stage.open(0..1, primary_since);
         script.grant(log_class(), block(&stage, 1), primary_since);
-        stage.cluster.epoch_begins(script.epoch());
+        stage.cluster.checks().epoch_begins(script.epoch());
         GenerationSession { stage, store, script }
     }
 
@@ -47,7 +47,7 @@ impl GenerationSession {
             self.script.then(move || {
                 if script.is_idle() {
                     script.pass();
-                    stage.cluster.epoch_begins(script.epoch());
+                    stage.cluster.checks().epoch_begins(script.epoch());
                 }
             });
         }
@@ -145,7 +145,7 @@ pub fn takeover(seed: u64) {
         lives.script.then(move || {
             if script.is_idle() && !has_jumped.replace(true) {
                 script.pass();
-                stage.cluster.epoch_begins(script.epoch());
+                stage.cluster.checks().epoch_begins(script.epoch());
                 script.jump();
             }
         });
@@ -172,7 +172,7 @@ pub fn wrapped(seed: u64) {
     let rests = run(lives.store.leave());
     let (store, script) = lives.stage.open(0..0, None);
     script.follow(&lives.script);
-    lives.stage.cluster.epoch_begins(script.epoch());
+    lives.stage.cluster.checks().epoch_begins(script.epoch());
     rests.iter().for_each(|rest| script.grant_remainder(rest));
     let next = GenerationSession { stage: lives.stage.clone(), store, script };
     (0..8).for_each(|_| next.update(b"b"));

@@ -467,7 +467,7 @@ impl ScriptedCluster {
         let mut places = view.regions[0].places().to_vec();
         places.swap(0, 1);
         view.regions[0] = Region::replicated(places, view.number);
-        self.cluster.set_view(view.clone());
+        self.cluster.checks().follow(&view);
         scripts.iter().for_each(|script| script.publish(&view));
     }
 

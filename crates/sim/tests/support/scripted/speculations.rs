@@ -27,7 +27,7 @@ pub fn half_written(seed: u64) {
     let (store, script) = stage.open_for(class, 0..3, primary_since);
     let written = run(store.insert(&keys[0][..], &VALUE)).expect("there is room");
     let hint = written.place.expect("nobody is in the way");
-    stage.cluster.stop_watching();
+    stage.cluster.checks().stop_watching();
 
     let backup = view.slot_on_backups(hint.slot).next().expect("a backup");
     let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
@@ -71,7 +71,7 @@ pub fn of_a_newer_view(seed: u64) {
     let (store, script) = stage.open_for(class, 0..3, Some(view.regions[0].primary_since()));
     let written = run(store.insert(&keys[0][..], &[1; 100])).expect("there is room");
     let hint = written.place.expect("nobody is in the way");
-    stage.cluster.stop_watching();
+    stage.cluster.checks().stop_watching();
 
     let backup = view.slot_on_backups(hint.slot).next().expect("a backup");
     let is_elsewhere = |region: &Region| region.places().iter().all(|at| at.node != backup.node);

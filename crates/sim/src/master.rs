@@ -1,14 +1,14 @@
-//! Hosts of the logic of memory nodes and the master, which is the same as in the real servers.
+//! The host of the master's logic, which is the same as in the real server.
 //!
-//! The hosts stand in for the other parts of the real servers: they execute effects and actions in order, keep the
-//! master's stored records through its crashes, and run the master's jobs as tasks of its process. A master can crash
+//! The host stands in for the other parts of the real server: it executes the logic's actions in order, keeps the
+//! master's stored records through its crashes, and runs the master's jobs as tasks of its process. A master can crash
 //! between any two actions, and its jobs crash with it; verbs and requests of these jobs can arrive later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, MasterReplyId, MasterRequest};
-use fusee_control::node::{MemberBars, NodeDescription, NodeReply, NodeRequest};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -19,121 +19,13 @@ use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob}
 use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
 use fusee_master::record::{MasterRecord, RecordWrite};
 use fusee_master::request_kinds::RoutedRequest;
-use fusee_memory_node::logic::{NodeEffect, NodeLogic};
+use tokio::sync::oneshot;
 
 use crate::cluster::SimCluster;
-use crate::control::OpenDirections;
+use crate::control::{MESSAGE_STEPS, NoAnswer, OpenDirections};
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
-
-/// The host of a memory node's logic.
-pub(crate) struct NodeHost {
-    pub process: ProcessId,
-    pub control: String,
-    pub identity: u64,
-    pub pool_bytes: u64,
-    pub name: Cell<Option<MnId>>,
-    logic: RefCell<NodeLogic>,
-    /// Milliseconds by which the node's clock has jumped ahead.
-    ahead_ms: Cell<u64>,
-}
-
-impl NodeHost {
-    pub fn new(process: ProcessId, number: u64, pool_bytes: u64) -> NodeHost {
-        let identity = 1000 + number;
-        let description =
-            NodeDescription { identity, pool_bytes, tcp: None, shm: None, verbs: None };
-        NodeHost {
-            process,
-            control: format!("node-{number}"),
-            identity,
-            pool_bytes,
-            name: Cell::new(None),
-            logic: RefCell::new(NodeLogic::new(description)),
-            ahead_ms: Cell::new(0),
-        }
-    }
-
-    pub fn join_request(&self) -> MasterRequest {
-        MasterRequest::Join {
-            identity: self.identity,
-            control: self.control.clone(),
-            tcp: None,
-            shm: None,
-            verbs: None,
-            pool_bytes: self.pool_bytes,
-        }
-    }
-
-    /// Returns the cluster whose data the node may still hold.
-    pub fn holds_of(&self) -> Option<ClusterId> {
-        self.logic.borrow().held_cluster()
-    }
-
-    /// Returns the part of a heartbeat that reports the id of the master's last reply that the node received, and the
-    /// node's bars.
-    pub fn heard(&self) -> (Option<MasterReplyId>, MemberBars) {
-        self.logic.borrow().heartbeat_report()
-    }
-
-    /// Handles the master's answer to a heartbeat.
-    pub fn hear(&self, cluster: &SimCluster, note: MasterReplyId, lease_ms: u64) {
-        let mut logic = self.logic.borrow_mut();
-        logic.pass(self.now_ms(cluster));
-        logic.note_master_reply(note, lease_ms);
-    }
-
-    fn now_ms(&self, cluster: &SimCluster) -> u64 {
-        cluster.sim().clock_of(self.process).as_millis() as u64 + self.ahead_ms.get()
-    }
-
-    /// Makes the node's clock jump ahead by `ms` milliseconds.
-    pub fn jump(&self, ms: u64) {
-        self.ahead_ms.set(self.ahead_ms.get() + ms);
-    }
-
-    /// Handles a request, executes its effects, and returns the reply.
-    pub fn handle(&self, cluster: &SimCluster, request: NodeRequest) -> NodeReply {
-        cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
-        let step = {
-            let mut logic = self.logic.borrow_mut();
-            logic.pass(self.now_ms(cluster));
-            logic.handle_from(Some(CLUSTER), request)
-        };
-        if let NodeReply::Barred { .. } = step.reply {
-            count(&cluster.sim().counts().bars);
-        }
-        cluster
-            .sim()
-            .note(&[9, self.identity], || format!("{} answers: {:?}", self.control, step.reply));
-        let node = self.name.get().expect("nobody knows a node before it has joined");
-        for effect in step.effects {
-            let network = cluster.network();
-            match effect {
-                NodeEffect::ZeroPool { offset, bytes } => {
-                    let range = offset as usize..(offset + bytes) as usize;
-                    network.memories().with(node, |memory| memory.pool[range].fill(0));
-                }
-                NodeEffect::WriteTable { offset, value } => {
-                    let at = offset as usize;
-                    let value = value.to_le_bytes();
-                    network
-                        .memories()
-                        .with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
-                }
-                NodeEffect::WriteHeader { word, value } => {
-                    network.memories().write_header(node, word, value);
-                }
-                NodeEffect::Living { living } => {
-                    network.memories().with(node, |memory| memory.over.learn(&living));
-                }
-                NodeEffect::Fence { client } => network.fence(node, client),
-            }
-        }
-        step.reply
-    }
-}
 
 /// The hash key of every master. It is constant, so keys hash alike in all runs, and a test can search for keys with
 /// the same buckets.
@@ -264,26 +156,29 @@ impl MasterHost {
         cluster.sim().crash(self.process.get());
     }
 
-    /// Makes the next start use the store of another cluster, or an empty store. Returns `false` if a foreign master is
-    /// already in place.
-    pub fn usurp(&self, other: Option<ClusterId>) -> bool {
-        let mut own = self.own_store.borrow_mut();
-        let is_own = own.is_none();
+    /// Puts a master without a cluster, or of the cluster `other`, in the place of the cluster's own master, until
+    /// [`MasterHost::reinstate`]. Returns `false` if a foreign master is there already.
+    pub fn usurp(&self, cluster: &SimCluster, other: Option<ClusterId>) -> bool {
+        let is_own = self.own_store.borrow().is_none();
         if is_own {
             let foreign = other.map(MasterRecord::Cluster).into_iter();
             let foreign = foreign.map(|record| (record.key(), record)).collect();
-            *own = Some(self.store.replace(foreign));
+            let own = self.store.replace(foreign);
+            self.own_store.replace(Some(own));
+            count(&cluster.sim().counts().foreign_masters);
+            cluster.restart_master(1);
         }
         is_own
     }
 
-    /// Makes the next start use the cluster's own store again.
-    pub fn reinstate(&self) {
+    /// Puts the cluster's own master back, with the cluster's own store.
+    pub fn reinstate(&self, cluster: &SimCluster) {
         if let Some(own) = self.own_store.take() {
             let foreign = self.store.replace(own);
             let is_kept = foreign.values().all(|record| matches!(record, MasterRecord::Cluster(_)));
             assert!(is_kept, "a foreign master has got something of this cluster: {foreign:?}");
         }
+        cluster.restart_master(1);
     }
 
     pub fn forget_requests(&self) {
@@ -293,6 +188,65 @@ impl MasterHost {
     /// Tells the master that the connection of a dead process has closed.
     pub fn closed(&self, cluster: &SimCluster, process: ProcessId) {
         self.handle(cluster, MasterEvent::ConnectionClosed { connection: connection_of(process) });
+    }
+
+    /// Sends the master a request of a process. `answer` gets the reply, unless a message is lost.
+    pub fn call(
+        &self,
+        cluster: &SimCluster,
+        from: ProcessId,
+        request: MasterRequest,
+        answer: impl FnOnce(MasterReply) + 'static,
+    ) {
+        let control = cluster.control();
+        let open = control.reaches_master(from);
+        let says_alive = matches!(request, MasterRequest::Alive { .. });
+        // A node that is cut off must reach the master again soon, unless the cluster is allowed to lose the node.
+        let may_be_lost = || !says_alive || !open || cluster.dangers().may_lose_word_of(from);
+        let there = cluster.clone();
+        control.send(self.process.get(), 0, open, may_be_lost, move || {
+            if says_alive {
+                there.dangers().heard(from);
+            }
+            let back = there.clone();
+            let reply = move |reply| {
+                let open = back.control().hears_master(from);
+                let may_be_lost = || !says_alive || !open || back.dangers().may_lose_word_of(from);
+                back.control().send_back(open, may_be_lost, move || answer(reply));
+            };
+            there.master().request(&there, Some(from), request, Box::new(reply));
+        });
+    }
+
+    /// Sends the master a request whose answer is ignored.
+    pub fn tell(&self, cluster: &SimCluster, from: ProcessId, request: MasterRequest) {
+        if !cluster.network().options().stepwise {
+            self.call(cluster, from, request, drop);
+        }
+    }
+
+    /// Sends the master a request, and waits for the reply until the deadline.
+    pub async fn ask(
+        &self,
+        cluster: &SimCluster,
+        from: ProcessId,
+        request: MasterRequest,
+        deadline: Nanos,
+    ) -> Result<MasterReply, NoAnswer> {
+        let (sender, answer) = oneshot::channel();
+        if cluster.network().options().stepwise {
+            cluster.sim().idle(MESSAGE_STEPS).await;
+            if matches!(request, MasterRequest::Split { .. } | MasterRequest::MoreRoom { .. }) {
+                // In a stepwise cluster the tests stand in for the master and decide about growth themselves.
+                let reason = "the cluster keeps its size here".into();
+                return Ok(MasterReply::Refused { reason });
+            }
+            let reply = Box::new(|reply| drop(sender.send(reply)));
+            self.request(cluster, None, request, reply);
+            return answer.await.map_err(|_| NoAnswer::Closed);
+        }
+        self.call(cluster, from, request, move |reply| drop(sender.send(reply)));
+        cluster.control().wait(answer, deadline).await
     }
 
     /// Handles a request of a process, or of the simulator itself if `from` is `None`.
@@ -343,7 +297,7 @@ impl MasterHost {
             MasterAction::Persist(writes) => {
                 for write in writes {
                     if let RecordWrite::Put(MasterRecord::View(view)) = &write {
-                        cluster.view_begins(view);
+                        cluster.checks().follow(view);
                         if let Some(change) = &view.change {
                             let counts = cluster.sim().counts();
                             let moves = view.leaving().next().is_some();
@@ -371,8 +325,8 @@ impl MasterHost {
                 }
             }
             MasterAction::Call { node, control, token, request } => {
-                let Some(host) = cluster.node_at(&control) else { return };
-                cluster.named(&host, node);
+                let Some(host) = cluster.nodes().at(&control) else { return };
+                host.take_name(cluster.network(), node);
                 let control = cluster.control();
                 let open = OpenDirections {
                     requests: control.hears_master(host.process),
@@ -386,7 +340,7 @@ impl MasterHost {
                         master.handle(&again, MasterEvent::NodeAnswer { node, token, result });
                     }
                 };
-                cluster.call_node(host.process, open, request, answer);
+                host.call(cluster, open, request, answer);
             }
             MasterAction::Job { token, client, view, job } => {
                 self.work(cluster, token, client, *view, job);
