@@ -67,7 +67,7 @@ pub(crate) fn clover(
     };
     let costs = clover::CloverCosts::FITTED;
     let subject = BaselineSubject::new(setup, network, shape.pool_bytes(), |rack| {
-        let machine = rack.network().server("metadata server", setup.metadata_cores);
+        let machine = rack.network().hardware().server("metadata server", setup.metadata_cores);
         let server = Rc::new(RefCell::new(MetadataServer::new(shape, costs)));
         move |rack: &Rack, fabric| {
             let client = fabric.client();
@@ -105,7 +105,7 @@ pub(crate) fn pdpm_direct(
         keys: setup.keys + new_keys(setup),
     };
     let subject = BaselineSubject::new(setup, network, shape.pool_bytes(), |rack| {
-        let machine = rack.network().server("directory", setup.metadata_cores);
+        let machine = rack.network().hardware().server("directory", setup.metadata_cores);
         let server = Rc::new(RefCell::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED)));
         move |rack: &Rack, fabric| {
             let client = fabric.client();
@@ -171,7 +171,7 @@ pub(crate) fn published(
         let layout = Arc::new(layout.expect("setups have replicas on different nodes"));
         let server = |number| {
             let server = Rc::new(RefCell::new(Allocator::new(layout.clone(), number, costs)));
-            (rack.network().machine_of(rack.nodes()[number]), server)
+            (rack.network().hardware().machine_of(rack.nodes()[number]), server)
         };
         let servers: Vec<_> = (0..nodes).map(server).collect();
         move |rack: &Rack, fabric| {
@@ -221,10 +221,11 @@ impl<S: BaselineServer> Rpc<S> for TestbedRpc<S> {
         };
         let message = MessageLengths { request: there, reply: back };
         let takes = takes.as_nanos() as u64;
-        self.network.pause(self.besides).await;
+        self.network.hardware().pause(self.besides).await;
         let serve = || self.server.borrow_mut().serve(request);
-        let reply = self.network.call(self.client, self.machine, takes, message, serve).await;
-        self.network.pause(self.besides).await;
+        let reply =
+            self.network.hardware().call(self.client, self.machine, takes, message, serve).await;
+        self.network.hardware().pause(self.besides).await;
         reply
     }
 }

@@ -79,7 +79,8 @@ pub(crate) fn measure_in<S: Subject>(
 ) -> Result<LabResults, MeasurementError> {
     let sim = subject.sim();
     let network = subject.network();
-    let machines: Vec<MachineId> = (0..setup.machines).map(|_| network.machine()).collect();
+    let machines: Vec<MachineId> =
+        (0..setup.machines).map(|_| network.hardware().machine()).collect();
     let run = MeasurementRun {
         subject,
         setup,
@@ -265,8 +266,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
     fn begin_timeline(&self) {
         let Some(timeline) = self.setup.timeline else { return };
         self.begun.set(self.subject.sim().now());
-        self.subject.network().take_busy();
-        self.subject.network().take_posted();
+        self.subject.network().hardware().take_busy();
+        self.subject.network().hardware().take_posted();
         if let TimelineEvent::NodeCrashes(node) = timeline.what {
             self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
         }
@@ -275,8 +276,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
     fn end_timeline(&self) {
         if self.setup.timeline.is_some() {
             self.ended.set(self.subject.sim().now());
-            self.busy.replace(self.subject.network().take_busy());
-            self.posted.set(self.subject.network().take_posted());
+            self.busy.replace(self.subject.network().hardware().take_busy());
+            self.posted.set(self.subject.network().hardware().take_posted());
         }
     }
 
@@ -387,7 +388,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
                 }
                 _ => rng.with(|rng| chooser.next(rng, self.frontier.acknowledged())),
             };
-            self.subject.network().work(session.client()).await;
+            self.subject.network().hardware().work(session.client()).await;
             let begun = sim.now();
             let bytes = key_bytes(key);
             let done = match step {
@@ -429,15 +430,15 @@ impl<S: Subject> MeasurementRun<'_, S> {
             None => {}
             Some(0) => {
                 self.begun.set(self.subject.sim().now());
-                self.subject.network().take_busy();
-                self.subject.network().take_posted();
+                self.subject.network().hardware().take_busy();
+                self.subject.network().hardware().take_posted();
             }
             Some(number) => {
                 self.latencies.borrow_mut().entry(step.name()).or_default().push(took);
                 if number == self.setup.operations {
                     self.ended.set(self.subject.sim().now());
-                    self.busy.replace(self.subject.network().take_busy());
-                    self.posted.set(self.subject.network().take_posted());
+                    self.busy.replace(self.subject.network().hardware().take_busy());
+                    self.posted.set(self.subject.network().hardware().take_posted());
                 }
             }
         }

@@ -107,7 +107,7 @@ impl Subject for FuseeSubject {
 
     fn create_client(&self, machine: MachineId) -> (ProcessId, Rc<Keeper>) {
         let process = self.cluster.client_process();
-        self.network().place(process, machine);
+        self.network().hardware().place(process, machine);
         (process, self.cluster.keeper(process, self.lease))
     }
 

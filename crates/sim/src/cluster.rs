@@ -414,7 +414,7 @@ impl SimCluster {
         let gate = Arc::new(gate);
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
-        self.0.network.on_machines(|machines| machines.seat(client, process));
+        self.0.network.hardware().on_machines(|machines| machines.seat(client, process));
         let view = gate.view();
         self.0.network.adopted(client, &view);
         Ok(SessionLogic::behind(gate, view, fabric, env, options))
@@ -480,7 +480,7 @@ impl SimCluster {
     /// If the master does not open a session.
     pub fn client_on(&self, machine: MachineId) -> SimClient {
         let process = self.client_process();
-        self.0.network.place(process, machine);
+        self.0.network.hardware().place(process, machine);
         self.client_in(process)
     }
 

@@ -1,16 +1,46 @@
 //! Placement of processes on the machines of a testbed, and the use that processes make of the machines.
 
+use std::cell::RefCell;
+
 use fusee_core::verbs::{ClientId, MnId};
 
-use crate::engine::{Nanos, ProcessId};
-use crate::network::Network;
-use crate::stations::{BusyTime, PostedTotals};
+use crate::engine::{Nanos, ProcessId, Sim};
+use crate::stations::{BusyTime, PostedTotals, TestbedMachines};
+use crate::testbed::Testbed;
 
 /// A machine of the testbed, either for client processes or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineId(usize);
 
-impl Network {
+/// The machines of the testbed with their processes. Without a testbed, the machines have no limits.
+pub struct SimHardware {
+    sim: Sim,
+    machines: RefCell<TestbedMachines>,
+}
+
+impl SimHardware {
+    pub(crate) fn new(sim: &Sim, testbed: Option<Testbed>) -> SimHardware {
+        let testbed = testbed.unwrap_or(Testbed::UNLIMITED);
+        SimHardware { sim: sim.clone(), machines: RefCell::new(TestbedMachines::new(testbed)) }
+    }
+
+    /// Replaces all machines by unused machines of this testbed.
+    pub(crate) fn replace(&self, testbed: Option<Testbed>) {
+        let testbed = testbed.unwrap_or(Testbed::UNLIMITED);
+        self.machines.replace(TestbedMachines::new(testbed));
+    }
+
+    /// Calls `f` with the machines of the testbed.
+    pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut TestbedMachines) -> R) -> R {
+        f(&mut self.machines.borrow_mut())
+    }
+
+    /// Returns the time that a message takes on a testbed between a client and a switch, or between a switch and a
+    /// node.
+    pub(crate) fn half_way(&self) -> Nanos {
+        self.on_machines(|machines| machines.testbed().one_way_ns / 2)
+    }
+
     /// Adds a machine for client processes. A client process that is not placed has a machine to itself.
     pub fn machine(&self) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add_for_clients()))
@@ -28,7 +58,7 @@ impl Network {
 
     /// Waits for some time.
     pub async fn pause(&self, time: Nanos) {
-        self.wait_until(self.sim().now() + time).await;
+        self.wait_until(self.sim.now() + time).await;
     }
 
     /// Places the sessions that this process opens later on this machine.
@@ -40,7 +70,7 @@ impl Network {
     pub async fn work(&self, session: ClientId) {
         let done = self.on_machines(|machines| {
             let time = machines.testbed().operation_ns;
-            machines.work(session, self.sim().now(), time)
+            machines.work(session, self.sim.now(), time)
         });
         self.wait_until(done).await;
     }
@@ -55,7 +85,7 @@ impl Network {
         bytes: MessageLengths,
         serve: impl FnOnce() -> R,
     ) -> R {
-        let now = || self.sim().now();
+        let now = || self.sim.now();
         let there = self.on_machines(|m| m.ask(session, bytes.request, now()));
         self.wait_until(there).await;
         let done = self.on_machines(|m| m.work_on(server.0, bytes.request, takes, now()));
@@ -69,9 +99,9 @@ impl Network {
     }
 
     async fn wait_until(&self, then: Nanos) {
-        let now = self.sim().now();
+        let now = self.sim.now();
         if then > now {
-            self.sim().sleep(then - now).await;
+            self.sim.sleep(then - now).await;
         }
     }
 

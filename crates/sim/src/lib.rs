@@ -107,7 +107,7 @@ pub use engine::{Nanos, ProcessId, Sim};
 pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;
 pub use fabric::SimFabric;
-pub use hardware::{MachineId, MessageLengths};
+pub use hardware::{MachineId, MessageLengths, SimHardware};
 pub use links::SimLinks;
 pub use memories::SimMemories;
 pub use network::{Network, NetworkOptions};

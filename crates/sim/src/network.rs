@@ -16,10 +16,10 @@ use crate::check::entries::LiveEntries;
 use crate::check::reuse::ReuseCheck;
 use crate::counts::count;
 use crate::engine::{Nanos, Sim};
+use crate::hardware::SimHardware;
 use crate::links::SimLinks;
 use crate::memories::SimMemories;
 use crate::rng::Rng;
-use crate::stations::TestbedMachines;
 use crate::switches::Switches;
 use crate::testbed::Testbed;
 
@@ -105,8 +105,7 @@ struct NetworkInner {
     options: Cell<NetworkOptions>,
     memories: SimMemories,
     links: SimLinks,
-    /// The machines of the testbed; without limits if there is no testbed.
-    machines: RefCell<TestbedMachines>,
+    hardware: SimHardware,
     /// The checker of live entries, which is called at every change of a word.
     entries: RefCell<LiveEntries>,
     /// The checker of reuse, which is called at every WRITE.
@@ -126,9 +125,7 @@ impl Network {
             options: Cell::new(options),
             memories: SimMemories::new(sim),
             links: SimLinks::new(sim),
-            machines: RefCell::new(TestbedMachines::new(
-                options.testbed.unwrap_or(Testbed::UNLIMITED),
-            )),
+            hardware: SimHardware::new(sim, options.testbed),
             entries: RefCell::default(),
             reuse: RefCell::default(),
             condemned: RefCell::default(),
@@ -151,6 +148,11 @@ impl Network {
         &self.0.links
     }
 
+    /// Returns the machines of the testbed.
+    pub fn hardware(&self) -> &SimHardware {
+        &self.0.hardware
+    }
+
     /// Puts switches on the links. An [immediate](NetworkOptions::immediate) network does not use the switches.
     pub fn put_switches(&self, switches: Switches) {
         self.0.switches.replace(Some(Rc::new(switches)));
@@ -159,12 +161,6 @@ impl Network {
     /// Returns the switches, if there are any.
     pub fn switches(&self) -> Option<Rc<Switches>> {
         self.0.switches.borrow().clone()
-    }
-
-    /// Returns the time that a message takes on a testbed between a client and a switch, or between a switch and a
-    /// node.
-    pub(crate) fn half_way(&self) -> Nanos {
-        self.on_machines(|machines| machines.testbed().one_way_ns / 2)
     }
 
     /// Returns the current options.
@@ -176,14 +172,8 @@ impl Network {
     pub fn set_options(&self, options: NetworkOptions) {
         let before = self.0.options.replace(options);
         if before.testbed != options.testbed {
-            let testbed = options.testbed.unwrap_or(Testbed::UNLIMITED);
-            self.0.machines.replace(TestbedMachines::new(testbed));
+            self.0.hardware.replace(options.testbed);
         }
-    }
-
-    /// Calls `f` with the machines of the testbed.
-    pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut TestbedMachines) -> R) -> R {
-        f(&mut self.0.machines.borrow_mut())
     }
 
     /// Checks changes of words against these entries from now on.

@@ -229,7 +229,7 @@ impl NodeHost {
             match there.network().options().testbed.and(name) {
                 Some(node) => {
                     let now = there.sim().now();
-                    let done = there.network().on_machines(|m| m.request(node, now));
+                    let done = there.network().hardware().on_machines(|m| m.request(node, now));
                     there.sim().after(done - now, answer_it);
                 }
                 None => answer_it(),

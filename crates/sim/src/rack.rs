@@ -11,7 +11,8 @@ use crate::network::{Network, NetworkOptions};
 
 /// Memory nodes of a testbed that only lend memory, and clients with access to these nodes.
 ///
-/// [`Network::server`] adds machines with processors that clients can [call](Network::call).
+/// [`SimHardware::server`](crate::SimHardware::server) adds machines with processors that clients can
+/// [call](crate::SimHardware::call).
 pub struct Rack {
     sim: Sim,
     network: Network,
@@ -58,8 +59,8 @@ impl Rack {
         self.sessions.set(number);
         let process = self.sim.process(format!("client {number}"));
         let client = ClientId(number);
-        self.network.place(process, machine);
-        self.network.on_machines(|machines| machines.seat(client, process));
+        self.network.hardware().place(process, machine);
+        self.network.hardware().on_machines(|machines| machines.seat(client, process));
         (process, SimFabric::new(&self.network, client))
     }
 }

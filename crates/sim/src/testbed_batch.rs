@@ -59,7 +59,7 @@ impl SimFabric {
         }
         let sim = self.network.sim();
         let now = sim.now();
-        let arrivals: Vec<(MnId, Nanos)> = self.network.on_machines(|machines| {
+        let arrivals: Vec<(MnId, Nanos)> = self.network.hardware().on_machines(|machines| {
             let verbs = batch.verbs();
             nodes.iter().map(|n| (*n, machines.post(self.client, of(verbs, *n), now))).collect()
         });
@@ -73,7 +73,7 @@ impl SimFabric {
             waker: RefCell::default(),
         });
         for (node, at) in arrivals {
-            let half = if switches.is_some() { self.network.half_way() } else { 0 };
+            let half = if switches.is_some() { self.network.hardware().half_way() } else { 0 };
             let leg = if switches.is_some() { TestbedLeg::ToSwitch(0) } else { TestbedLeg::There };
             sim.schedule(at - half - now, SimEvent::Ride { ride: ride.clone(), node, leg });
         }
@@ -107,7 +107,7 @@ impl TestbedBatch {
         let switches = network.switches().expect("it was there when this was posted");
         let mut batch = self.batch.borrow_mut();
         let (verbs, bytes) = batch.parts_mut();
-        let mut next = (network.half_way(), TestbedLeg::There);
+        let mut next = (network.hardware().half_way(), TestbedLeg::There);
         let of_node = verbs.iter_mut().enumerate().filter(|(_, verb)| verb.node == node);
         for (at, (i, verb)) in of_node.enumerate().skip(passed) {
             let counts = network.sim().counts();
@@ -134,7 +134,7 @@ impl TestbedBatch {
         drop(batch);
         let ride = self.clone();
         let leg = TestbedLeg::Back;
-        network.sim().schedule(network.half_way(), SimEvent::Ride { ride, node, leg });
+        network.sim().schedule(network.hardware().half_way(), SimEvent::Ride { ride, node, leg });
     }
 
     fn arrive(self: Rc<TestbedBatch>, node: MnId) {
@@ -156,7 +156,9 @@ impl TestbedBatch {
                 verbs.iter_mut().filter(|v| v.node == node).for_each(|v| v.result = Err(error));
                 // A lost node does not answer, so the client waits for its timeout.
                 let waits = if known.is_none() { network.options().verb_timeout_ns } else { 0 };
-                network.on_machines(|machines| now + waits + machines.testbed().one_way_ns)
+                network
+                    .hardware()
+                    .on_machines(|machines| now + waits + machines.testbed().one_way_ns)
             }
             None => {
                 let mut pieces = Vec::new();
@@ -167,12 +169,14 @@ impl TestbedBatch {
                     while !self.fabric.execute_forged(forged, verb, bytes, &mut pieces) {}
                     sim.counts().note_verb(verb);
                 }
-                network.on_machines(|machines| machines.serve(node, of(verbs, node), now))
+                network
+                    .hardware()
+                    .on_machines(|machines| machines.serve(node, of(verbs, node), now))
             }
         };
         drop(batch);
         let ride = self.clone();
-        let half = network.switches().map_or(0, |_| network.half_way());
+        let half = network.switches().map_or(0, |_| network.hardware().half_way());
         let leg = if half > 0 { TestbedLeg::FromNode } else { TestbedLeg::Back };
         sim.schedule(back - half - now, SimEvent::Ride { ride, node, leg });
     }
@@ -182,7 +186,7 @@ impl TestbedBatch {
         let sim = network.sim();
         let client = self.fabric.client;
         let now = sim.now();
-        let done = network.on_machines(|machines| {
+        let done = network.hardware().on_machines(|machines| {
             machines.hear(client, of(self.batch.borrow().verbs(), node), now)
         });
         self.known.set(self.known.get().max(done));

@@ -167,7 +167,7 @@ impl CrashRateRun<'_> {
 
 /// Runs one operation of YCSB-A, with uniformly drawn keys.
 async fn operate(cluster: &SimCluster, session: &SimSession, rng: &Rng) {
-    cluster.network().work(session.id()).await;
+    cluster.network().hardware().work(session.id()).await;
     let key = rng.below_u64(KEYS).to_le_bytes();
     if rng.one_in(2) {
         session.update(&key, &[2; 100]).await.unwrap();

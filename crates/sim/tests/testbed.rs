@@ -20,7 +20,7 @@ fn cluster(testbed: Testbed) -> (Sim, SimCluster) {
 fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut VerbBatch) -> Ticket) -> u64 {
     let (sim, cluster) = cluster(testbed);
     let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
-    cluster.network().take_busy();
+    cluster.network().hardware().take_busy();
     let begun = sim.now();
     let mut executor = Executor::new(&sim);
     for i in 0..batches {
@@ -116,9 +116,9 @@ fn nodes_work_side_by_side() {
 /// time of each part, and the time at which each operation ended.
 fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
     let (sim, cluster) = cluster(Testbed::CONNECTX_3);
-    let machine = cluster.network().machine();
+    let machine = cluster.network().hardware().machine();
     let clients: Vec<_> = (0..4).map(|_| cluster.client_on(machine)).collect();
-    cluster.network().take_busy();
+    cluster.network().hardware().take_busy();
     let begun = sim.now();
     let ended = std::cell::RefCell::new(Vec::new());
     let mut executor = Executor::new(&sim);
@@ -130,9 +130,9 @@ fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
             executor.spawn(client.process, async move {
                 let key = [number as u8, coroutine];
                 for _ in 0..20 {
-                    cluster.network().work(client.session.id()).await;
+                    cluster.network().hardware().work(client.session.id()).await;
                     client.session.put(&key, &[7; 100]).await.unwrap();
-                    cluster.network().work(client.session.id()).await;
+                    cluster.network().hardware().work(client.session.id()).await;
                     assert!(client.session.get(&key).await.unwrap().is_some());
                     ended.borrow_mut().push(sim.now());
                 }
@@ -141,7 +141,7 @@ fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
     }
     executor.run(10_000_000, || ());
     drop(executor);
-    (sim.now() - begun, cluster.network().take_busy(), ended.into_inner())
+    (sim.now() - begun, cluster.network().hardware().take_busy(), ended.into_inner())
 }
 
 #[test]

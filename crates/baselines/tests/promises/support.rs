@@ -73,7 +73,7 @@ pub fn findings_on<S: BaselineSession>(
     let sim = Sim::new(seed);
     let rack = Rack::new(&sim, NetworkOptions::default(), load.memory_nodes, load.pool_bytes);
     before(rack.network());
-    let machine = rack.network().machine();
+    let machine = rack.network().hardware().machine();
     let members: Vec<_> = (0..load.clients)
         .map(|_| {
             let (process, fabric) = rack.client_on(machine);
@@ -204,7 +204,7 @@ impl QuietRack {
     }
 
     pub fn fabric(&self) -> SimFabric {
-        self.rack.client_on(self.rack.network().machine()).1
+        self.rack.client_on(self.rack.network().hardware().machine()).1
     }
 
     /// Runs a task alone. Returns its result and its number of phases.

@@ -22,7 +22,7 @@ fn run(
     let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
     let mut open = open(parameters);
     let mut client = || {
-        let (process, fabric): (_, SimFabric) = rack.client_on(rack.network().machine());
+        let (process, fabric): (_, SimFabric) = rack.client_on(rack.network().hardware().machine());
         (process, open(fabric, rack.nodes()))
     };
     let ((process, one), (_, other)) = (client(), client());

@@ -27,7 +27,7 @@ fn phases(parameters: PublishedParameters) -> [u64; 6] {
     let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
     let mut open = open(parameters);
     let [(process, one), (_, other)] = [(); 2].map(|()| {
-        let (process, fabric) = rack.client_on(rack.network().machine());
+        let (process, fabric) = rack.client_on(rack.network().hardware().machine());
         (process, open(fabric, rack.nodes()))
     });
     let took = RefCell::new(Vec::new());

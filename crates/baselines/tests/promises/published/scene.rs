@@ -43,7 +43,7 @@ impl SteeredScene {
         let mut open = open(parameters.clone());
         let members = (0..3)
             .map(|_| {
-                let (process, fabric) = rack.client_on(rack.network().machine());
+                let (process, fabric) = rack.client_on(rack.network().hardware().machine());
                 (process, open(fabric, rack.nodes()))
             })
             .collect();
