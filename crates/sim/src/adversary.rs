@@ -222,7 +222,7 @@ fn damage(run: &SimRun) {
     }
     let living = cluster.checks().living_nodes();
     let is_safe = |node| living.contains(&node) && !cluster.dangers().includes(node);
-    cluster.network().damage_beside(&run.fault_rng, is_safe);
+    cluster.network().damage().inflict_beside(&run.fault_rng, is_safe);
 }
 
 /// The greatest number of live memory nodes, whether members of the view or not.

@@ -39,7 +39,7 @@ impl Drop for SimEnvironment {
     fn drop(&mut self) {
         // With a stepwise network, tests stand in for the master and do not report when a dead session is recovered.
         if self.cluster.network().options().stepwise {
-            self.cluster.network().reuse().note_recovered(self.client);
+            self.cluster.network().checkers().reuse().note_recovered(self.client);
         }
     }
 }
@@ -112,11 +112,11 @@ impl Environment for SimEnvironment {
     }
 
     fn began(&self, local_epoch: u64) {
-        self.cluster.network().reuse().began(self.client, local_epoch);
+        self.cluster.network().checkers().reuse().began(self.client, local_epoch);
     }
 
     fn ended(&self, local_epoch: u64) {
-        self.cluster.network().reuse().ended(self.client, local_epoch);
+        self.cluster.network().checkers().reuse().ended(self.client, local_epoch);
     }
 
     fn report_unreachable(&self, node: MnId) {

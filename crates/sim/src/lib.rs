@@ -72,6 +72,7 @@ pub mod check;
 mod cluster;
 mod control;
 mod counts;
+mod damage;
 mod danger;
 mod engine;
 mod environment;
@@ -103,6 +104,7 @@ mod workload;
 
 pub use cluster::{ClusterOptions, SimClient, SimCluster, SimStore};
 pub use counts::SimCounts;
+pub use damage::ReplicaDamage;
 pub use engine::{Nanos, ProcessId, Sim};
 pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;

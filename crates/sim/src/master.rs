@@ -150,7 +150,7 @@ impl MasterHost {
         self.waiting.borrow_mut().clear();
         self.crash_in.set(None);
         if let Some(job) = self.at_work.take() {
-            cluster.network().reuse().idle(job);
+            cluster.network().checkers().reuse().idle(job);
             count(&cluster.sim().counts().recovery_crashes);
         }
         cluster.sim().crash(self.process.get());
@@ -318,7 +318,7 @@ impl MasterHost {
             }
             MasterAction::Reply { token, reply } => {
                 if let MasterReply::Heartbeat { epochs, .. } = &reply {
-                    cluster.network().reuse().epoch(epochs.newest);
+                    cluster.network().checkers().reuse().epoch(epochs.newest);
                 }
                 if let Some(waiting) = self.waiting.borrow_mut().remove(&token) {
                     waiting(reply);
@@ -358,7 +358,7 @@ impl MasterHost {
         let again = cluster.clone();
         self.at_work.set(Some(client));
         self.scrubs.set(matches!(job, MasterJob::Scrub { .. }));
-        cluster.network().reuse().job_began(client);
+        cluster.network().checkers().reuse().job_began(client);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
             let reach = SimJobEnvironment(again.clone());
@@ -368,7 +368,7 @@ impl MasterHost {
             match &result {
                 Ok(JobReport::Recovered(recovered)) => {
                     for one in recovered {
-                        again.network().reuse().note_recovered(one.recovery.client);
+                        again.network().checkers().reuse().note_recovered(one.recovery.client);
                         count(&counts.client_recoveries);
                         let strange = one.recovery.strange;
                         assert_eq!(strange, 0, "a client left what no client leaves: {one:?}");
@@ -389,7 +389,7 @@ impl MasterHost {
                 }
                 Err(_) => {}
             }
-            again.network().reuse().idle(client);
+            again.network().checkers().reuse().idle(client);
             let master = again.master();
             if master.incarnation.get() == incarnation {
                 master.at_work.set(None);

@@ -69,7 +69,7 @@ impl SimFabric {
             VerbOp::Faa { add, found } => {
                 let add = *add;
                 *found = self.swap_word(node, offset, |now| Some(now.wrapping_add(add)));
-                self.network.reuse().added(PoolPlace { node, offset }, *found, add);
+                self.network.checkers().reuse().added(PoolPlace { node, offset }, *found, add);
                 self.network.sim().note(&[7, node.0.into(), offset, add, *found], || {
                     format!("{} FAA {node}+{offset:#x} {add:#x}: {found:#x}", self.client)
                 });
@@ -80,13 +80,7 @@ impl SimFabric {
                     if is_write {
                         let data = &bytes[buf.range()];
                         let place = PoolPlace { node, offset };
-                        self.network.check_identity(self.client, place, data);
-                        self.network.reuse().written(
-                            self.client,
-                            place,
-                            data,
-                            self.network.memories(),
-                        );
+                        self.network.checkers().before_write(self.client, place, data);
                         self.note_content(place, data);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);
@@ -133,7 +127,7 @@ impl SimFabric {
             })
             .expect("the node is there");
         if let Some(new) = new {
-            self.network.changed(PoolPlace { node, offset }, old, new);
+            self.network.checkers().changed(PoolPlace { node, offset }, old, new);
         }
         old
     }
@@ -141,7 +135,7 @@ impl SimFabric {
     fn copy(&self, node: MnId, offset: u64, local: &mut [u8], is_write: bool) {
         let at = offset as usize;
         if is_write {
-            self.network.watched().written(node, offset, local, self.network.memories().rots());
+            self.network.checkers().before_piece(PoolPlace { node, offset }, local);
         }
         self.network.memories().with(node, |memory| {
             let remote = &mut memory.pool[at..at + local.len()];

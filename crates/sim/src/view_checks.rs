@@ -45,21 +45,21 @@ impl ViewChecks {
     /// If the entries already break an invariant.
     pub fn follow(&self, view: &View) {
         if self.watches.get() {
-            self.network.watch(LiveEntries::new(self.network.memories(), view));
-            self.network.reuse().follow(Some(view));
+            self.network.checkers().watch(LiveEntries::new(self.network.memories(), view));
+            self.network.checkers().reuse().follow(Some(view));
         }
         *self.view.borrow_mut() = Some(view.clone());
     }
 
     /// Tells the checkers that an epoch begins. For tests that stand in for the master.
     pub fn epoch_begins(&self, epoch: u64) {
-        self.network.reuse().epoch(epoch);
+        self.network.checkers().reuse().epoch(epoch);
     }
 
     /// Records that a dead session is recovered, so that none of its operations counts as running. For tests that stand
     /// in for the master.
     pub fn recovered(&self, client: ClientId) {
-        self.network.reuse().note_recovered(client);
+        self.network.checkers().reuse().note_recovered(client);
     }
 
     /// Stops the checks of entries and of reuse for this view and all later ones. For tests that lose the last replica
@@ -71,8 +71,8 @@ impl ViewChecks {
 
     /// Stops the checks of entries and of reuse until the next view. For tests that write what no client would write.
     pub fn stop_watching(&self) {
-        self.network.watch(LiveEntries::default());
-        self.network.reuse().follow(None);
+        self.network.checkers().watch(LiveEntries::default());
+        self.network.checkers().reuse().follow(None);
     }
 
     /// Returns the keys that a reader of the primaries could now find, in order.
@@ -82,7 +82,11 @@ impl ViewChecks {
     /// tracked.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
         let keys = LiveEntries::new(self.network.memories(), &self.view()).keys();
-        assert_eq!(keys, self.network.watched().keys(), "an entry changed behind its slot");
+        assert_eq!(
+            keys,
+            self.network.checkers().watched().keys(),
+            "an entry changed behind its slot"
+        );
         keys
     }
 }

@@ -62,7 +62,7 @@ impl DamageFixture {
     }
 
     fn damaged(&self) -> usize {
-        self.cluster.network().damaged().len()
+        self.cluster.network().damage().replicas().len()
     }
 
     fn run<T>(&self, task: impl Future<Output = T>) -> T {

@@ -26,7 +26,7 @@ fn replicas_that_nobody_reads_are_written_anew() {
                 held.cluster.network().memories().flip(PoolPlace { offset, ..place }, 1 << number);
             }
         }
-        let damaged = || held.cluster.network().damaged().len();
+        let damaged = || held.cluster.network().damage().replicas().len();
         assert_eq!(damaged(), 2 * KEYS);
         held.until("all replicas are whole", || damaged() == 0).await;
         assert_eq!(held.cluster.view().number, 1, "nothing had to be settled");

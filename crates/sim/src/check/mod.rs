@@ -1,5 +1,6 @@
 //! Checkers of the protocol's promises, one for each group of promises. None of them knows the injected faults.
 
+pub(crate) mod checkers;
 pub(crate) mod entries;
 mod quiescence;
 pub(crate) mod reuse;

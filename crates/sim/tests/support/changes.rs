@@ -115,7 +115,7 @@ fn rot(run: FailureRun, why: ChangeCause) -> FailureCounts {
 pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
     while !until.get() {
         for _ in 0..run.rng.below(4) {
-            let damaged = run.cluster.network().damage(&run.rng);
+            let damaged = run.cluster.network().damage().inflict(&run.rng);
             run.count(|e| e.damaged += u64::from(damaged));
         }
         idle(1 + run.rng.below(300)).await;

@@ -242,12 +242,12 @@ pub fn damage(seed: u64) {
     tasks.spawn(async {
         for _ in 0..4 + run.rng.below(12) {
             idle(run.rng.below(60)).await;
-            network.damage(&run.rng);
+            network.damage().inflict(&run.rng);
         }
     });
     run.conclude(tasks, &stores[0]);
     for _ in 0..3 * run.keys {
-        network.damage(&run.rng);
+        network.damage().inflict(&run.rng);
     }
     let reader = &stores[0];
     let keys = run.cluster.checks().live_keys();
