@@ -25,6 +25,9 @@
 
 mod block;
 mod generations;
+mod header_state;
+mod in_flight;
+mod reusable;
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -208,7 +211,7 @@ impl Slabs {
         let at = at?;
         let slab = &mut self.slabs[number];
         let block = &mut slab.in_use[at];
-        let index = match block.free.pop_front() {
+        let index = match block.reusable.take() {
             Some(index) => index,
             None => {
                 block.fresh += 1;
@@ -218,13 +221,13 @@ impl Slabs {
         };
         let (generation, wraps) = block.generations.next(index);
         if wraps {
-            block.written = None;
+            block.header.make_uncertain();
         }
-        block.in_flight += 1;
+        block.in_flight.begin();
         slab.is_half_used |= block.free_objects() == block.half;
-        let header = (block.written != Some(false)).then(|| {
+        let header = (!block.header.is_in_use()).then(|| {
             // From here on, the operation that posts the header can be dropped or fail at any time.
-            block.written = None;
+            block.header.make_uncertain();
             (block.address, block.header_in_use(owner))
         });
         Some(Allocation { address: block.object(index), kind, generation, header })
@@ -378,10 +381,11 @@ impl Slabs {
     /// Records that the header that came with an object has been written on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
         let Some((_, header)) = object.header else { return };
-        let says =
-            |b: &&mut Block| (b.in_use_from, b.generations.base()) == (header.first, header.base);
+        let says = |b: &&mut Block| {
+            (b.header.in_use_from(), b.generations.base()) == (header.first, header.base)
+        };
         if let Some(block) = self.block_of(object).filter(says) {
-            block.written = Some(false);
+            block.header.note_in_use();
         }
     }
 
@@ -397,7 +401,7 @@ impl Slabs {
     #[inline]
     pub fn end(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
-            block.in_flight -= 1;
+            block.in_flight.end();
         }
     }
 
@@ -412,14 +416,14 @@ impl Slabs {
         mark: impl Fn() -> u64,
     ) {
         if let Some(block) = self.block_of(object) {
-            block.in_flight -= 1;
+            block.in_flight.end();
             let offset = object.address.bytes() - block.address.bytes();
             let index = block.shape.object_at(offset).expect("it was allocated here");
             if removed(Mutant::GivenBackAtOnce) {
-                block.free.push_front(index)
+                block.reusable.give_back_at_once(index)
             } else {
-                block.returned.push(index);
-                block.take_returned(has_passed, mark);
+                block.reusable.give_back(index);
+                block.reusable.take_returned(has_passed, mark);
             }
         }
     }
@@ -491,7 +495,11 @@ impl Slabs {
     pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;
-            block.written = is_sure.then_some(true);
+            if is_sure {
+                block.header.note_sealed();
+            } else {
+                block.header.make_uncertain();
+            }
         }
     }
 
@@ -544,7 +552,7 @@ impl Slabs {
     /// Whether a block that is not offered is about to become free, for other sessions as well.
     pub(crate) fn frees_soon(&self) -> bool {
         let is_compared = |b: &Block| matches!(b.verification, Verification::Compared { .. });
-        let comes = |b: &Block| b.scrubbed.is_some() && b.not_before() == 0;
+        let comes = |b: &Block| b.scrubbed.is_some() && b.generations.base().not_before == 0;
         let frees_soon =
             |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();
         self.aside.iter().any(|block| !block.offered && frees_soon(block))

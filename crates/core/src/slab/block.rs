@@ -2,11 +2,13 @@
 //!
 //! A block tells which steps are allowed. The slabs decide when a step is made, and with which block.
 
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::generations::{Generations, ReplicaHeaders};
+use super::generations::Generations;
+use super::header_state::HeaderState;
+use super::in_flight::ObjectsInFlight;
+use super::reusable::ReusableObjects;
 use crate::data::Redundancy;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
@@ -112,27 +114,15 @@ pub(crate) struct Block {
     pub address: Address,
     pub kind: SlabKind,
     pub shape: BlockShape,
-    /// Objects to allocate, the next one first. They are taken in turn, so that all objects get equally many lives.
-    pub(super) free: VecDeque<u32>,
-    /// Objects that were given back. Operations that have read the former contents of these objects possibly still run.
-    pub(super) returned: Vec<u32>,
-    /// A mark, and objects that were given back and become free when all operations that began before the mark have
-    /// ended.
-    waiting: Option<(u64, Vec<u32>)>,
+    /// The objects before `fresh` that can be allocated again, now or later.
+    pub reusable: ReusableObjects,
     /// The first object of the block that was never allocated. Neither was any object behind it.
     pub(super) fresh: u32,
-    pub(super) generations: Generations,
-    /// The number of the block's objects that were allocated for operations which have not ended.
-    pub(super) in_flight: u32,
-    /// Objects that are being moved in place; `in_flight` counts these objects, too.
-    moving: Vec<u32>,
-    /// Whether the header says on all replicas that the block is sealed; `None` if the replicas may differ.
-    pub(super) written: Option<bool>,
-    /// The first object that may have been allocated since the block was taken into use.
-    pub(super) in_use_from: u32,
-    /// The value of `fresh` when the block was taken into use. All headers of one use are equal, because operations
-    /// post them at the same time.
-    pub(super) was_fresh: u32,
+    pub generations: Generations,
+    /// The block's objects for which operations are under way.
+    pub(super) in_flight: ObjectsInFlight,
+    /// The block's header.
+    pub header: HeaderState,
     /// Half of the number of objects that were free when the block was taken into use.
     pub(super) half: u32,
     pub seen: Option<SeenFreeBits>,
@@ -176,16 +166,11 @@ impl Block {
             address: grant.address,
             kind: grant.kind(),
             shape,
-            free: VecDeque::new(),
-            returned: Vec::new(),
-            waiting: None,
+            reusable: ReusableObjects::default(),
             fresh: grant.first,
             generations: Generations::unread(grant.first, grant.kind().turns()),
-            in_flight: 0,
-            moving: Vec::new(),
-            written: None,
-            in_use_from: u32::MAX,
-            was_fresh: grant.first,
+            in_flight: ObjectsInFlight::default(),
+            header: HeaderState::unknown(grant.first),
             half: 0,
             seen: None,
             looked: 0,
@@ -211,31 +196,13 @@ impl Block {
 
     /// Returns the number of the block's objects that can be allocated.
     pub fn free_objects(&self) -> u32 {
-        self.free.len() as u32 + (self.shape.objects - self.fresh)
+        self.reusable.free_objects() + (self.shape.objects - self.fresh)
     }
 
     pub fn has_room(&self) -> bool {
         let is_ours = !self.held && !self.offered;
         let is_usable = self.scrubbed.is_none() && self.generations.is_known();
         self.free_objects() > 0 && is_usable && is_ours
-    }
-
-    /// Returns the number of the block's objects that were given back but cannot be allocated yet.
-    pub fn returned_objects(&self) -> u32 {
-        let waiting = self.waiting.as_ref().map_or(0, |(_, objects)| objects.len());
-        (self.returned.len() + waiting) as u32
-    }
-
-    /// Frees the objects that were given back before a mark that has passed. Objects that were given back since then
-    /// wait for another mark.
-    pub fn take_returned(&mut self, has_passed: impl Fn(u64) -> bool, mark: impl Fn() -> u64) {
-        if self.waiting.as_ref().is_some_and(|(since, _)| has_passed(*since)) {
-            let (_, objects) = self.waiting.take().expect("some are waiting");
-            self.free.extend(objects);
-        }
-        if self.waiting.is_none() && !self.returned.is_empty() {
-            self.waiting = Some((mark(), core::mem::take(&mut self.returned)));
-        }
     }
 
     /// Whether a slab of a kind can take the block into use, if at least one in `least` objects has to be free.
@@ -249,7 +216,7 @@ impl Block {
     /// objects given back have waited.
     pub fn prospect(&self) -> u32 {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
-        self.free_objects() + self.returned_objects() + seen
+        self.free_objects() + self.reusable.returned_objects() + seen
     }
 
     /// Whether no object of the block will be in use when the objects seen free have been reclaimed.
@@ -315,11 +282,7 @@ impl Block {
 
     /// Returns the block's header with the statement that the block is in use.
     pub(super) fn header_in_use(&self, owner: ClientId) -> BlockHeader {
-        let class = self.kind.class;
-        let base = self.generations.base();
-        let first = self.in_use_from;
-        let fresh = self.was_fresh;
-        BlockHeader { class, owner, first, fresh, sealed: false, base }
+        self.header.in_use(self.kind.class, owner, self.generations.base())
     }
 
     /// Begins to move an object of the block in place, so that an operation is under way in the block. Returns false if
@@ -329,26 +292,25 @@ impl Block {
             return false;
         };
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
-        if !is_ours || !self.generations.is_known() || self.moving.contains(&index) {
+        if !is_ours || !self.generations.is_known() || self.in_flight.is_moving(index) {
             return false;
         }
-        let is_walked = self.written == Some(false) && self.in_use_from <= index;
+        let is_walked = self.header.is_in_use() && self.header.in_use_from() <= index;
         if !is_walked && !removed(Mutant::RestingBlockNotWalked) {
             // If two headers were being written at a time, the earlier one could arrive last.
             if !self.is_quiet() {
                 return false;
             }
-            (self.in_use_from, self.was_fresh, self.written) = (0, self.fresh, None);
+            self.header.restate(0, self.fresh);
         }
-        self.in_flight += 1;
-        self.moving.push(index);
+        self.in_flight.begin_move(index);
         true
     }
 
     /// Returns the header that has to be written before the block is used, and its address; `None` if the present
     /// header will do.
     pub(super) fn header_to_write(&self, owner: ClientId) -> Option<(Address, BlockHeader)> {
-        self.written.is_none().then(|| (self.address, self.header_in_use(owner)))
+        self.header.is_uncertain().then(|| (self.address, self.header_in_use(owner)))
     }
 
     /// Whether an object lies in the block.
@@ -375,42 +337,29 @@ impl Block {
 
     /// Records that an object's Move in place has ended.
     pub(super) fn end_move(&mut self, object: Address) {
-        let index = self.shape.object_at(object.bytes() - self.address.bytes());
-        if let Some(at) = self.moving.iter().position(|moving| Some(*moving) == index) {
-            self.moving.swap_remove(at);
-            self.in_flight -= 1;
+        if let Some(index) = self.shape.object_at(object.bytes() - self.address.bytes()) {
+            self.in_flight.end_move(index);
         }
     }
 
     /// Whether no operation is under way for which an object of the block was allocated.
     pub fn is_quiet(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight.is_empty()
     }
 
     /// Whether the header that says that the block is sealed can be written. The sealing header contains the base, so
     /// it cannot be written before the present header was read, which alone tells the base.
     pub fn may_seal(&self) -> bool {
         let is_known = self.generations.is_known() || removed(Mutant::SealsUnread);
-        self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
-    }
-
-    /// Whether the header says, on all replicas, that the block is sealed.
-    pub fn is_sealed(&self) -> bool {
-        self.written == Some(true)
+        self.is_quiet() && !self.header.is_sealed() && self.scrubbed.is_none() && is_known
     }
 
     /// Returns for every object of the block whether it was allocated and is not free.
     pub fn taken(&self) -> Vec<bool> {
         let mut taken = vec![false; self.shape.objects as usize];
         taken[..self.fresh as usize].fill(true);
-        self.idle().for_each(|object| taken[object as usize] = false);
+        self.reusable.iter().for_each(|object| taken[object as usize] = false);
         taken
-    }
-
-    /// Returns the objects that were allocated once, and that no operation and no slot uses.
-    fn idle(&self) -> impl Iterator<Item = u32> + '_ {
-        let waiting = self.waiting.iter().flat_map(|(_, objects)| objects);
-        self.free.iter().chain(&self.returned).chain(waiting).copied()
     }
 
     /// Returns those of these objects whose headers have to be read before they can be allocated.
@@ -418,40 +367,10 @@ impl Block {
         objects.iter().copied().filter(|object| self.generations.is_unknown(*object))
     }
 
-    /// Whether the block's header is to be read, in this epoch, before objects are allocated.
-    pub fn is_unread(&self, epoch: u64) -> bool {
-        self.generations.is_unread(epoch)
-    }
-
-    /// Takes in the headers of the block's replicas, which were read in this epoch.
-    pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
-        self.generations.read(headers, epoch);
-    }
-
-    /// Whether the block can be used as it is, and would have to wait a whole window if it was emptied.
-    pub fn is_better_kept(&self) -> bool {
-        self.generations.is_known() && self.generations.is_apart()
-    }
-
-    /// Whether no session is allowed to use the block in this epoch yet, because it was emptied without a base.
-    pub fn waits_for_its_window(&self, epoch: u64) -> bool {
-        self.generations.waits(epoch)
-    }
-
-    /// Whether the block's header was read, even if it tells nothing.
-    pub fn is_read(&self) -> bool {
-        !self.generations.is_open()
-    }
-
-    /// Whether the block's headers were read and none of them tells the base.
-    pub fn is_lost(&self) -> bool {
-        self.is_read() && !self.generations.is_known()
-    }
-
     /// Forgets what is known of the objects, because emptying the block failed: some objects consist of zeros, others
     /// do not.
     pub fn forget(&mut self) {
-        (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
+        self.reusable = ReusableObjects::default();
         self.generations.forget();
         self.scrubbed = None;
         self.unverify(Verification::Due);
@@ -460,17 +379,14 @@ impl Block {
     /// Begins to empty the block, in this epoch. The header that says so has to be written before the first zero.
     pub fn begin_zeroing(&mut self, epoch: u64) {
         self.generations.end_tenure(epoch);
-        (self.scrubbed, self.written) = (Some(BlockZeroing::Begun), None);
+        self.scrubbed = Some(BlockZeroing::Begun);
+        self.header.make_uncertain();
     }
 
     /// Records that the block contains only zeros at this mark, which counts as a header that says *sealed*.
     pub fn end_zeroing(&mut self, mark: u64) {
-        (self.scrubbed, self.written) = (Some(BlockZeroing::Done(mark)), Some(true));
-    }
-
-    /// Returns the first epoch in which a session is allowed to use the emptied block.
-    pub fn not_before(&self) -> u64 {
-        self.generations.base().not_before
+        self.scrubbed = Some(BlockZeroing::Done(mark));
+        self.header.note_sealed();
     }
 
     /// Learns an object's generation from the identities that its replicas show in their headers.
@@ -480,25 +396,14 @@ impl Block {
         self.generations.learn(object, standing);
     }
 
-    /// Makes free objects allocatable. The caller has cleared their free bits and learnt their generations.
-    pub fn reclaim(&mut self, objects: &[u32]) {
-        self.free.extend(objects);
-    }
-
     /// Takes the block into use.
     pub(super) fn use_from_here(&mut self) {
         if !core::mem::take(&mut self.lent) {
             self.half = self.free_objects() / 2;
         }
         self.is_foreign = false;
-        let from = self.idle().fold(self.fresh, u32::min);
-        if self.written == Some(true) {
-            (self.in_use_from, self.was_fresh) = (from, self.fresh);
-        }
-        // Objects before `in_use_from` were reclaimed while no operation was using the block.
-        if from < self.in_use_from {
-            (self.in_use_from, self.was_fresh, self.written) = (from, self.fresh, None);
-        }
+        let first = self.reusable.iter().fold(self.fresh, u32::min);
+        self.header.begin_use(first, self.fresh);
     }
 
     /// Records the view since which the free bitmap is at its place. If the bitmap has moved, it lacks bits.
@@ -521,7 +426,7 @@ impl Block {
     /// block with reclaimed objects stays with this session unless it is lent. There are few such blocks.
     pub(super) fn spare(&self) -> Option<BlockRemainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
-        let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
+        let is_all_marked = self.reusable.is_empty();
         if !is_spare || !(is_all_marked || self.lent) {
             return None;
         }
@@ -537,6 +442,6 @@ impl Block {
 
     /// Returns the free objects that were allocated once. A session that leaves has to set their free bits again.
     pub fn not_set_free(&self) -> impl Iterator<Item = Address> + '_ {
-        self.idle().map(|object| self.object(object))
+        self.reusable.iter().map(|object| self.object(object))
     }
 }

@@ -122,6 +122,16 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { .. })
     }
 
+    /// Whether the block's headers were read and none of them tells the base.
+    pub fn is_lost(&self) -> bool {
+        self.state == GenerationState::Lost
+    }
+
+    /// Whether the block can be used as it is, and would have to wait a whole window if it was emptied.
+    pub fn is_better_kept(&self) -> bool {
+        self.is_known() && self.is_apart()
+    }
+
     /// Forgets everything: the headers of the block and of its objects have to be read again.
     pub fn forget(&mut self) {
         self.lives.fill(UNKNOWN);

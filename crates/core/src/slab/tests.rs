@@ -30,7 +30,7 @@ fn class() -> SizeClass {
 /// Adds a block to the slabs. Its header was read, and no session has used it yet.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
-    slabs.find(grant.address).expect("it was added").read(&ReplicaHeaders::None, 0);
+    slabs.find(grant.address).expect("it was added").generations.read(&ReplicaHeaders::None, 0);
 }
 
 fn block_shape() -> BlockShape {
@@ -46,7 +46,7 @@ fn standing(object: u32, generation: u16) -> Option<Identity> {
 /// Lets enough time pass for objects that were given back to become free.
 fn pass(slabs: &mut Slabs) {
     for block in slabs.blocks() {
-        (0..2).for_each(|_| block.take_returned(|_| true, || 0));
+        (0..2).for_each(|_| block.reusable.take_returned(|_| true, || 0));
     }
 }
 
@@ -80,14 +80,17 @@ fn what_is_given_back_comes_again_in_a_later_epoch_with_the_next_generation() {
     let others: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
     assert!(others.iter().all(|other| other.address != first.address));
     let block = slabs.find(Address::new(BLOCK)).unwrap();
-    assert_eq!((block.free_objects(), block.returned_objects(), block.prospect()), (0, 1, 1));
+    assert_eq!(
+        (block.free_objects(), block.reusable.returned_objects(), block.prospect()),
+        (0, 1, 1)
+    );
     assert!(!block.taken()[0] && block.taken()[1], "it belongs to nothing");
-    block.take_returned(|_| false, || 8);
+    block.reusable.take_returned(|_| false, || 8);
     assert_eq!(block.free_objects(), 0, "some may know what was there before");
     slabs.give_back(&others[0], |mark| mark == 7, || 9);
     let block = slabs.find(Address::new(BLOCK)).unwrap();
     assert_eq!(
-        (block.free_objects(), block.returned_objects()),
+        (block.free_objects(), block.reusable.returned_objects()),
         (1, 1),
         "the other waits for another"
     );
@@ -101,8 +104,8 @@ fn objects_are_used_again_in_turn() {
     add(&mut slabs, grant(1, 3));
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     (0..3).for_each(|object| block.learn(object, [None].into_iter()));
-    block.reclaim(&[2]);
-    block.reclaim(&[0, 1]);
+    block.reusable.reclaim(&[2]);
+    block.reusable.reclaim(&[0, 1]);
     let at = |object: Allocation| block_shape().object_at(object.address.bytes() - BLOCK);
     assert_eq!([(); 3].map(|()| take(&mut slabs).and_then(at)), [2, 0, 1].map(Some));
 }
@@ -114,10 +117,10 @@ fn nothing_is_allocated_before_the_header_was_read() {
     assert_eq!(take(&mut slabs), None);
     let base = GenerationBase { generation: 511, is_wrapped: false, not_before: 9 };
     let block = slabs.find(Address::new(BLOCK)).unwrap();
-    block.read(&ReplicaHeaders::Base(base), 8);
-    assert!(!block.is_unread(8) && block.is_unread(9));
+    block.generations.read(&ReplicaHeaders::Base(base), 8);
+    assert!(!block.generations.is_unread(8) && block.generations.is_unread(9));
     assert_eq!(take(&mut slabs), None, "it was emptied, and waits");
-    slabs.find(Address::new(BLOCK)).unwrap().read(&ReplicaHeaders::Base(base), 9);
+    slabs.find(Address::new(BLOCK)).unwrap().generations.read(&ReplicaHeaders::Base(base), 9);
     let object = take(&mut slabs).unwrap();
     assert_eq!(object.generation, 511);
     assert_eq!(object.header.unwrap().1.base, GenerationBase { not_before: 0, ..base });
@@ -139,7 +142,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     let rest = slabs.offer().0.pop().expect("nothing of it was reclaimed");
     assert_eq!((rest.first, rest.marked), (3, Some(1)));
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().reclaim(&[1]);
+    slabs.aside_at(Address::new(BLOCK)).unwrap().reusable.reclaim(&[1]);
     assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
     slabs.take_back(&[]);
     slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Due);
@@ -221,9 +224,9 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
     slabs.take_back(&[]);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.read(&ReplicaHeaders::None, 0);
+    block.generations.read(&ReplicaHeaders::None, 0);
     block.learn(2, [None].into_iter());
-    block.reclaim(&[2]);
+    block.reusable.reclaim(&[2]);
     let object = take(&mut slabs).expect("its class needs one");
     slabs.end(&object);
     slabs.set_aside();
@@ -272,16 +275,16 @@ fn an_older_header_that_stands_everywhere_does_not_count() {
     slabs.set_aside();
     let found = slabs.aside_at(block).unwrap();
     found.learn(0, [standing(0, 189)].into_iter());
-    found.reclaim(&[0]);
+    found.reusable.reclaim(&[0]);
     let newer = take(&mut slabs).unwrap();
     assert_eq!(newer.header.unwrap().1.first, 0, "it is in use from its first object on");
     slabs.header_written(&older);
     assert!(
-        slabs.find(block).unwrap().written.is_none(),
+        slabs.find(block).unwrap().header.is_uncertain(),
         "one replica may know of the third object only"
     );
     slabs.header_written(&newer);
-    assert!(slabs.find(block).unwrap().written == Some(false));
+    assert!(slabs.find(block).unwrap().header.is_in_use());
     // After one more life of the object, the header says that the block is wrapped.
     slabs.give_back(&newer, |_| true, || 0);
     slabs.set_aside();
@@ -290,11 +293,11 @@ fn an_older_header_that_stands_everywhere_does_not_count() {
     assert!(wrapped.header.unwrap().1.base.is_wrapped);
     slabs.header_written(&newer);
     assert!(
-        slabs.find(block).unwrap().written.is_none(),
+        slabs.find(block).unwrap().header.is_uncertain(),
         "one replica may not say that it is wrapped"
     );
     slabs.header_written(&wrapped);
-    assert!(slabs.find(block).unwrap().written == Some(false));
+    assert!(slabs.find(block).unwrap().header.is_in_use());
 }
 
 #[test]
@@ -412,9 +415,9 @@ fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
     assert_eq!(block.taken(), [true; 3]);
     assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
     block.learn(2, [standing(2, 511)].into_iter());
-    block.reclaim(&[2]);
+    block.reusable.reclaim(&[2]);
     assert_eq!(block.taken(), [true, true, false]);
-    assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
+    assert_eq!(block.header.in_use_from(), u32::MAX, "not in use yet");
     let object = take(&mut slabs).unwrap();
     assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
     assert_eq!(take(&mut slabs), None);
@@ -437,7 +440,7 @@ fn no_replica_has_the_generation_that_comes_next() {
         let elsewhere = [standing(1, 99), Some(Identity::from_word(0)), None];
         let shown = shown.iter().map(|generation| standing(2, *generation));
         block.learn(2, shown.chain(elsewhere));
-        block.reclaim(&[2]);
+        block.reusable.reclaim(&[2]);
         assert_eq!(take(&mut slabs).map(|object| object.generation), Some(next));
     }
 }
@@ -468,7 +471,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
     for n in [8, 3, 5] {
         assert!(slabs.add_block(oriented, BlockGrant { redundancy, ..grant(n, 0) }));
-        slabs.find(Address::new(n * BLOCK)).unwrap().read(&ReplicaHeaders::None, 0);
+        slabs.find(Address::new(n * BLOCK)).unwrap().generations.read(&ReplicaHeaders::None, 0);
     }
     add(&mut slabs, grant(1, 0));
     let objects = block_shape().objects as usize;

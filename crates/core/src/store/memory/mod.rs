@@ -142,7 +142,7 @@ impl SessionMemory {
 
     /// Returns whether a block that is not in use has a header that says on all replicas that the block is sealed.
     fn is_sealed(&self, block: Address) -> bool {
-        self.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
+        self.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.header.is_sealed())
     }
 
     /// Returns whether free bits of a block were seen.
@@ -155,7 +155,7 @@ impl SessionMemory {
     fn waits_for_its_window(&self, host: &impl Host, block: Address) -> bool {
         let epoch = window_epoch(host);
         let mut slabs = self.slabs.borrow_mut();
-        let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
+        let waits = |b: &&mut Block| b.generations.waits(epoch);
         let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
         found.scrubbed = Some(BlockZeroing::Done(host.mark()));
         true
@@ -165,7 +165,7 @@ impl SessionMemory {
     /// epochs.
     fn any_waits_for_its_window(&self, host: &impl Host) -> bool {
         let epoch = window_epoch(host);
-        let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
+        let waits = self.slabs.borrow().aside().iter().any(|b| b.generations.waits(epoch));
         if waits {
             host.mark();
         }

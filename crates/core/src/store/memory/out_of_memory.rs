@@ -282,7 +282,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
                 return true;
             }
             let frees_soon = |b: &Block| {
-                let any = b.seen.is_some() || b.returned_objects() > 0;
+                let any = b.seen.is_some() || b.reusable.returned_objects() > 0;
                 any && b.is_worth_reclaiming(kind, least)
             };
             let any = store.memory.slabs.borrow().aside().iter().any(frees_soon);
@@ -332,7 +332,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     fn has_unread(&self) -> bool {
         let epoch = window_epoch(&self.store.host);
         let mut slabs = self.store.memory.slabs.borrow_mut();
-        slabs.blocks().any(|b| b.kind == self.kind && b.is_unread(epoch))
+        slabs.blocks().any(|b| b.kind == self.kind && b.generations.is_unread(epoch))
     }
 
     /// Waits until the headers of the slab's blocks are read, or a newer view has come. Returns whether a newer view

@@ -76,8 +76,8 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let epoch = window_epoch(&store.host);
         let waits = |b: &Block| {
             let is_of_use = b.is_free() || b.is_worth_reclaiming(kind, least);
-            ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
-                || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
+            ((self.awaits_epochs(b) || b.reusable.returned_objects() > 0) && is_of_use)
+                || (b.scrubbed.is_some() && !b.generations.waits(epoch))
                 || *b.verification() != Verification::Verified
                 || !b.is_quiet()
         };
@@ -149,7 +149,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let Self { store, kind, least, beside } = *self;
         let has_passed = |mark| store.host.has_passed(mark);
         for block in store.memory.slabs.borrow_mut().blocks() {
-            block.take_returned(has_passed, || store.host.mark());
+            block.reusable.take_returned(has_passed, || store.host.mark());
         }
         let mut upkeep = MemoryUpkeep::begin(store);
         let best = {
@@ -219,23 +219,23 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
             b.is_free() && *b.verification() == Verification::Verified && is_reclaimable(b)
         };
         let epoch = window_epoch(&self.store.host);
-        let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
+        let waiting = slabs.aside().iter().filter(|b| b.generations.waits(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
         for block in slabs.aside().iter().filter(free) {
             let is_other = short && block.kind != self.kind;
-            if block.scrubbed.is_none() && !block.is_read() {
+            if block.scrubbed.is_none() && block.generations.is_open() {
                 // The block possibly waits for its window. If the block was emptied now, its wait would begin anew.
                 continue;
             }
-            if block.scrubbed.is_none() && (block.is_better_kept() || block.is_lost()) {
+            if block.scrubbed.is_none() && (block.generations.is_better_kept() || block.generations.is_lost()) {
                 // A slab of the block's own size class can use the block at once, while an emptied block has to wait
                 // for a whole window.
-                if !block.is_lost() && !is_other || may_wait == 0 {
+                if !block.generations.is_lost() && !is_other || may_wait == 0 {
                     continue;
                 }
                 may_wait -= 1;
             }
-            let is_kept = kept.contains(&block.kind) || is_other || block.is_lost();
+            let is_kept = kept.contains(&block.kind) || is_other || block.generations.is_lost();
             if is_kept || block.scrubbed.is_some() {
                 blocks.push((block.address, block.scrubbed))
             } else {
@@ -251,7 +251,7 @@ pub(super) async fn read_headers<F: Fabric, H: Host>(store: &Store<F, H>) {
     let epoch = window_epoch(&store.host);
     let unread: Vec<Address> = {
         let mut slabs = store.memory.slabs.borrow_mut();
-        let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.is_unread(epoch));
+        let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.generations.is_unread(epoch));
         unread.map(|block| block.address).collect()
     };
     if unread.is_empty() {
@@ -361,7 +361,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if let Some(objects) = free {
-                found.reclaim(objects);
+                found.reusable.reclaim(objects);
                 found.verify(None);
             }
         }
@@ -423,7 +423,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let bytes = reads.iter().map(|read| self.op.batch.data(*read));
             let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
             if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
-                found.read(&ReplicaHeaders::of(bytes.into_iter()), epoch);
+                found.generations.read(&ReplicaHeaders::of(bytes.into_iter()), epoch);
             }
         }
     }
