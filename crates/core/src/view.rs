@@ -174,7 +174,9 @@ impl View {
     /// If the view has no such slot.
     #[inline]
     pub fn slot_places(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = PoolPlace> + '_ {
-        self.subtables[slot.subtable as usize].replicas().iter().map(self.slot_at(slot))
+        let offset = self.geometry.slot_offset(slot.slot);
+        let replicas = self.subtables[slot.subtable as usize].replicas();
+        replicas.iter().map(move |replica| replica.plus(offset))
     }
 
     /// Returns the place of a slot on the primary.
@@ -183,7 +185,8 @@ impl View {
     /// If the view has no such slot.
     #[inline]
     pub fn slot_on_primary(&self, slot: SlotRef) -> PoolPlace {
-        self.slot_at(slot)(&self.subtables[slot.subtable as usize].primary())
+        let offset = self.geometry.slot_offset(slot.slot);
+        self.subtables[slot.subtable as usize].primary().plus(offset)
     }
 
     /// Returns the place of a slot on each backup, in order.
@@ -192,13 +195,9 @@ impl View {
     /// If the view has no such slot.
     #[inline]
     pub fn slot_on_backups(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = PoolPlace> + '_ {
-        self.subtables[slot.subtable as usize].backups().iter().map(self.slot_at(slot))
-    }
-
-    #[inline]
-    fn slot_at(&self, slot: SlotRef) -> impl Fn(&PoolPlace) -> PoolPlace + use<> {
-        assert!(u64::from(slot.slot) < self.geometry.subtable_slots(), "no such slot");
-        move |replica| replica.plus(u64::from(slot.slot) * 8)
+        let offset = self.geometry.slot_offset(slot.slot);
+        let backups = self.subtables[slot.subtable as usize].backups();
+        backups.iter().map(move |replica| replica.plus(offset))
     }
 }
 

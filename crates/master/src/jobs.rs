@@ -26,7 +26,7 @@ use fusee_core::recovery::{self, BlockContent, RecoveryError, RecoveryResult, re
 use fusee_core::repair::{self, RepairError, split};
 use fusee_core::scrub::{self, ScrubFindings};
 use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MnId, VerbBatch, VerbError};
-use fusee_core::view::change::{LeavingFrom, RegionChange};
+use fusee_core::view::change::{LeavingFrom, RegionChange, ViewChange};
 use fusee_core::view::{PoolPlace, View};
 use futures_util::future::try_join_all;
 
@@ -336,7 +336,7 @@ async fn release<R: JobEnvironment>(
     orders: &JobContext<'_, R>,
     view: &View,
 ) -> Result<(), JobError> {
-    for (from, place) in view.leaving() {
+    for (from, place) in view.change.iter().flat_map(ViewChange::leaving) {
         let extent = match from {
             LeavingFrom::Subtable(subtable) => Extent::Subtable { subtable },
             LeavingFrom::Region(region) => Extent::Region { region, primary: false },

@@ -13,7 +13,7 @@ use fusee_control::rpc::Caller;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
-use fusee_core::view::change::ChangeStage;
+use fusee_core::view::change::{ChangeStage, ViewChange};
 use fusee_master::ClusterSettings;
 use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob};
 use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
@@ -300,7 +300,7 @@ impl MasterHost {
                         cluster.checks().follow(view);
                         if let Some(change) = &view.change {
                             let counts = cluster.sim().counts();
-                            let moves = view.leaving().next().is_some();
+                            let moves = change.leaving().next().is_some();
                             if change.new_regions > 0 {
                                 count(&counts.additions);
                             }
@@ -375,7 +375,9 @@ impl MasterHost {
                     }
                 }
                 Ok(JobReport::Transformed { .. }) => count(&counts.transformations),
-                Ok(JobReport::Cleared { .. }) if view.has_moved_entries() => {
+                Ok(JobReport::Cleared { .. })
+                    if view.change.as_ref().is_some_and(ViewChange::has_moved_entries) =>
+                {
                     count(&counts.splits);
                 }
                 Ok(JobReport::Cleared { .. }) => {}

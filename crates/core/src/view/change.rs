@@ -107,21 +107,6 @@ pub struct ViewChange {
     pub new_regions: u32,
 }
 
-impl ViewChange {
-    /// Returns a change that begins, with nothing in its scope yet.
-    pub(crate) fn begun() -> ViewChange {
-        ViewChange {
-            stage: ChangeStage::Frozen,
-            data_lost: false,
-            lost: 0,
-            subtables: Vec::new(),
-            regions: Vec::new(),
-            lost_pairs: Vec::new(),
-            new_regions: 0,
-        }
-    }
-}
-
 /// The part of a view change that concerns one subtable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubtableChange {
@@ -225,6 +210,19 @@ impl SubtableChange {
 }
 
 impl ViewChange {
+    /// Returns a change that begins, with nothing in its scope yet.
+    pub(crate) fn begun() -> ViewChange {
+        ViewChange {
+            stage: ChangeStage::Frozen,
+            data_lost: false,
+            lost: 0,
+            subtables: Vec::new(),
+            regions: Vec::new(),
+            lost_pairs: Vec::new(),
+            new_regions: 0,
+        }
+    }
+
     /// Returns the change of a subtable; `None` if the subtable is not in the scope.
     pub fn of_subtable(&self, subtable: u32) -> Option<&SubtableChange> {
         self.subtables.iter().find(|s| s.subtable == subtable)
@@ -243,5 +241,33 @@ impl ViewChange {
     /// Returns whether a region is in the scope of the change.
     pub fn has_region(&self, region: u32) -> bool {
         self.regions.iter().any(|r| r.region == region)
+    }
+
+    /// Returns whether no object is allowed to be written now, on any node. An object would lie on the remaining
+    /// replicas only, while sessions that do not know of the loss yet read from the lost ones.
+    pub fn holds_objects_back(&self) -> bool {
+        self.data_lost
+    }
+
+    /// Returns whether index entries that a split has moved are still to be cleared.
+    pub fn has_moved_entries(&self) -> bool {
+        self.subtables.iter().any(|s| matches!(s.split, Some(SplitProgress::Clearing(_))))
+    }
+
+    /// Returns the replicas that have left a switched view, or will leave at the switch, each with its subtable or
+    /// region.
+    pub fn leaving(&self) -> impl Iterator<Item = (LeavingFrom, PoolPlace)> + '_ {
+        let subtables = self.subtables.iter();
+        let subtables =
+            subtables.filter_map(|s| Some((LeavingFrom::Subtable(s.subtable), s.leaving?)));
+        let regions = self.regions.iter();
+        let regions = regions.filter_map(|r| Some((LeavingFrom::Region(r.region), r.leaving?)));
+        subtables.chain(regions)
+    }
+
+    /// Returns whether the change, once it is switched, leaves work for a job: moved entries to clear, or room to give
+    /// back.
+    pub fn is_to_be_cleared(&self) -> bool {
+        self.has_moved_entries() || self.leaving().next().is_some()
     }
 }

@@ -176,6 +176,16 @@ impl Geometry {
         u64::from(self.groups_per_subtable) * BUCKETS_PER_GROUP * u64::from(self.slots_per_bucket)
     }
 
+    /// The offset of a slot in its subtable, in bytes.
+    ///
+    /// # Panics
+    /// If a subtable has no such slot.
+    #[inline]
+    pub fn slot_offset(&self, slot: u32) -> u64 {
+        assert!(u64::from(slot) < self.subtable_slots(), "no such slot");
+        u64::from(slot) * 8
+    }
+
     /// Bytes of a subtable.
     pub fn subtable_bytes(&self) -> u64 {
         self.subtable_slots() * 8

@@ -24,7 +24,7 @@ use fusee_control::events::Topic;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
-use fusee_core::view::change::ChangeStage;
+use fusee_core::view::change::{ChangeStage, ViewChange};
 
 use super::MasterState;
 use super::change_rotation::ChangePurpose;
@@ -67,7 +67,7 @@ impl MasterState {
             Some(ChangeStage::Switched)
                 if self.fences.all_follow(&self.cluster) || removed(Mutant::SwitchDoesNotWait) =>
             {
-                if self.cluster.view.as_ref().is_some_and(View::is_to_be_cleared) {
+                if self.cluster.change().is_some_and(ViewChange::is_to_be_cleared) {
                     ctx.decide(Decision::StartJob(MasterJob::Clear));
                     return false;
                 }

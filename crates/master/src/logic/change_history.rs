@@ -74,7 +74,7 @@ impl ChangeHistory {
                 let subtables = change.subtables.iter().filter(|s| s.joining.is_some());
                 let regions = change.regions.iter().filter(|r| r.joining.is_some());
                 let joined = (subtables.count() + regions.count()) as u64;
-                entry.moved = new.leaving().count() as u64;
+                entry.moved = change.leaving().count() as u64;
                 entry.subtables = change.subtables.len() as u64;
                 entry.joined = joined.saturating_sub(entry.moved);
                 entry.new_regions = change.new_regions.into();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::change::ChangeStage;
+use fusee_core::view::change::{ChangeStage, ViewChange};
 use fusee_core::view::{Member, View};
 
 use super::member_loss::FailedMembers;
@@ -65,20 +65,24 @@ impl ClusterFacts {
         self.view.as_ref().is_some_and(|view| view.member(node).is_some())
     }
 
+    /// Returns the view change that is under way.
+    pub fn change(&self) -> Option<&ViewChange> {
+        self.view.as_ref()?.change.as_ref()
+    }
+
     /// Returns the stage of the view change that is under way.
     pub fn stage(&self) -> Option<ChangeStage> {
-        self.view.as_ref().and_then(|view| view.change.as_ref()).map(|change| change.stage)
+        self.change().map(|change| change.stage)
     }
 
     /// Returns whether the view change under way removes a failed member, and is still *frozen*.
     pub fn loses_a_member(&self) -> bool {
-        let change = self.view.as_ref().and_then(|view| view.change.as_ref());
-        change.is_some_and(|change| change.data_lost && change.stage == ChangeStage::Frozen)
+        self.change().is_some_and(|change| change.data_lost && change.stage == ChangeStage::Frozen)
     }
 
     /// Returns whether a replica is moving from one member to another.
     pub fn is_moving(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| view.leaving().next().is_some())
+        self.change().is_some_and(|change| change.leaving().next().is_some())
     }
 
     /// Returns the open sessions for which the present stage of the view change waits.

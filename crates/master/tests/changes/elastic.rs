@@ -734,7 +734,9 @@ fn a_region_comes_before_replicas_move() {
     ask_until_there_are(&mut world, client, more);
     world.until("rest", TickCluster::is_whole);
     world.add_node();
-    world.until("a move", |w| w.view().leaving().next().is_some());
+    world.until("a move", |w| {
+        w.view().change.iter().any(|change| change.leaving().next().is_some())
+    });
     let regions = world.view().regions.len() + 1;
     let (steps, views) = ask_until_there_are(&mut world, client, regions);
     println!("a region is there after {steps} steps, {views} views");

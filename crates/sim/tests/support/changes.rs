@@ -17,7 +17,7 @@ use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::change::{ChangeStage, NewReplica};
+use fusee_core::view::change::{ChangeStage, NewReplica, ViewChange};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef, View};
 use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob, transform};
 use fusee_sim::{ClusterOptions, Rng, SimClient, SimCluster, Stepper, check::check_replicas_agree};
@@ -443,7 +443,7 @@ impl ViewChanger<'_> {
             JobReport::Cleared { slots_changed } => run.count(|e| e.moved += slots_changed),
             other => panic!("unexpected {other:?}"),
         }
-        run.count(|e| e.moved += view.leaving().count() as u64);
+        run.count(|e| e.moved += view.change.iter().flat_map(ViewChange::leaving).count() as u64);
     }
 
     /// Returns the gates of the live clients.
@@ -457,7 +457,11 @@ impl ViewChanger<'_> {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
         // If a place is given up, some clients learn of this much later than other clients.
-        let longest = if view.leaving().next().is_some() { 400 } else { 40 };
+        let longest = if view.change.iter().any(|change| change.leaving().next().is_some()) {
+            400
+        } else {
+            40
+        };
         for (client, _) in self.clients {
             idle(self.run.rng.below(longest)).await;
             client.session.gate().publish_view(&view);

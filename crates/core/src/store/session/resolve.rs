@@ -37,7 +37,7 @@ use crate::store::write::{AttemptEnd, AttemptStep, WriteRound};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
-use crate::view::change::ChangeStage;
+use crate::view::change::{ChangeStage, ViewChange};
 
 const CHANGE: &str = "the end of a change of the cluster";
 
@@ -115,7 +115,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 /// Returns whether the key's subtable can be written in this view.
 #[inline]
 pub(in crate::store) fn may_write_now(view: &View, key: Key<'_>) -> bool {
-    let held_back = view.holds_objects_back();
+    let held_back = view.change.as_ref().is_some_and(ViewChange::holds_objects_back);
     let held_back = guard(Mutant::WritesBesideLostReplicas, held_back);
     let waits = stage_of(view, key).is_some() || held_back;
     passes(Mutant::WritesWhileFrozen, !waits)

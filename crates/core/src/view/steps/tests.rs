@@ -11,6 +11,11 @@ fn gain(of: u32, joining: PoolPlace) -> NewReplica {
     NewReplica { of, joining, leaving: None }
 }
 
+/// Returns the change that is under way in a view.
+fn changing(view: &View) -> &ViewChange {
+    view.change.as_ref().expect("a change is under way")
+}
+
 /// Returns a view whose subtables and regions all lie on nodes 0 and 1; node 2 holds nothing.
 fn three() -> View {
     let mut view = small();
@@ -36,7 +41,7 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     assert_eq!(switched.regions[1].primary_since(), 1);
     assert_eq!(switched.subtables[1].replicas(), [view.subtables[1].primary(), place(2, 0)]);
     assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
-    let leaving: Vec<PoolPlace> = switched.leaving().map(|(_, place)| place).collect();
+    let leaving: Vec<PoolPlace> = changing(&switched).leaving().map(|(_, place)| place).collect();
     assert_eq!(leaving, [moved, old]);
     let mut again = switched.clone();
     let at = Vec::from([old, view.regions[1].backups()[0]]);
@@ -44,7 +49,7 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     assert!(again.check().is_err(), "the room is not free yet");
     let stable = switched.advanced();
     stable.check().unwrap();
-    assert!(!stable.is_region_frozen(0) && !stable.is_to_be_cleared());
+    assert!(!stable.is_region_frozen(0) && stable.change.is_none());
     again = stable.clone();
     let mut at = again.regions[0].places().to_vec();
     at.push(place(0, old.offset));
@@ -92,17 +97,17 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     // The joining replica is lost.
     let after = switched(without(2, &frozen));
     assert_eq!(after.regions[0].places(), [first, second]);
-    assert!(!after.is_to_be_cleared());
+    assert!(!changing(&after).is_to_be_cleared());
     // The leaving replica is lost.
     let after = switched(without(1, &frozen));
     assert_eq!(after.regions[0].places(), [first, new]);
-    assert!(!after.is_to_be_cleared());
+    assert!(!changing(&after).is_to_be_cleared());
     // A replica that has left does not come back, and its room is still given back.
     let after = without(2, &switched(frozen));
     after.check().unwrap();
     assert_eq!(after.regions[0].places(), [first]);
     let after = switched(after);
-    assert_eq!(after.leaving().next(), Some((LeavingFrom::Region(0), second)));
+    assert_eq!(changing(&after).leaving().next(), Some((LeavingFrom::Region(0), second)));
     after.check().unwrap();
 }
 
@@ -271,10 +276,10 @@ fn a_split_takes_half_of_the_directory_entries() {
     assert_eq!(switched.subtables[2], Subtable::new(2, sibling));
     assert_eq!((switched.subtables[0].local_depth, switched.subtables[1].local_depth), (1, 2));
     assert_eq!(switched.stage_of(2), Some(ChangeStage::Switched), "writes to it wait");
-    assert!(switched.has_moved_entries());
+    assert!(changing(&switched).has_moved_entries());
     let stable = switched.advanced();
     stable.check().unwrap();
-    assert!(!stable.has_moved_entries());
+    assert!(stable.change.is_none());
     // The other subtable is split, too: the directory has room for its sibling.
     let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
     let again = again.advanced().advanced().advanced();
@@ -295,7 +300,7 @@ fn a_split_outlives_the_loss_of_a_node() {
     // If the sibling's primary is lost before the moved entries are cleared, the change still clears them.
     let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
     view.check().unwrap();
-    assert!(view.has_moved_entries() && view.is_without_primary(2));
+    assert!(changing(&view).has_moved_entries() && view.is_without_primary(2));
     // A sibling that has lost its only place is not made.
     let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
     let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
@@ -360,7 +365,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
         assert!(!lost.regions[2].is_there());
         let switched = lost.advanced().advanced();
         switched.check().unwrap();
-        let leaving: Vec<_> = switched.leaving().collect();
+        let leaving: Vec<_> = changing(&switched).leaving().collect();
         assert_eq!(leaving, [(LeavingFrom::Region(2), new)], "it is given back");
         switched.advanced().check().unwrap();
         // If the joining place is lost, the region stays at its old place.
@@ -373,7 +378,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
     let lost = moved.without(&[MnId(1)]).unwrap();
     lost.check().unwrap();
     assert_eq!(lost.regions[2].lost_with(), Some(MnId(1)));
-    assert_eq!(lost.leaving().count(), 1, "where it was before is given back");
+    assert_eq!(changing(&lost).leaving().count(), 1, "where it was before is given back");
     // A lost region whose bitmaps were to begin anew leaves the scope of the change.
     let renewed = view.settling(&[], &[2]).without(&[MnId(2)]).unwrap();
     renewed.check().unwrap();
