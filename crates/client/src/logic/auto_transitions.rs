@@ -6,15 +6,21 @@
 //! after the read's own result is known. Demotions and promotions each have a limited rate, and their outcome does not
 //! change the operation's result. A Move that fails half-way leaves the session lost, as any Move does.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
-use fusee_core::data::{Orientation, PromotedRedundancy, Redundancy, Transitions};
+use fusee_core::Store;
+use fusee_core::data::{
+    Demotion, Orientation, Policy, PromotedRedundancy, Redundancy, Transitions,
+};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::race::Key;
 use fusee_core::store::{Hint, ObjectDemotion, SearchResult, Transition};
 use fusee_core::verbs::Fabric;
 
-use super::{Environment, SessionHost, SessionLogic};
+use super::cached_store::CachedStore;
+use super::rate_limit::{ByteRateLimit, Promoter};
+use super::{Environment, SessionHost};
 
 /// Limit of pairs that one write demotes. It is more than one, because a write takes about as much memory as several
 /// demotions give back.
@@ -31,6 +37,16 @@ pub(super) struct PromotionCandidate {
     value_bytes: u64,
 }
 
+/// The automatic changes of redundancy that one session makes, within their rate limits.
+pub(super) struct AutoTransitions {
+    /// The rate limit of demotions; `None` if the session demotes no pairs when memory is short.
+    demotion: Option<RefCell<ByteRateLimit>>,
+    /// Whether an operation of the session is demoting pairs.
+    is_demoting: Cell<bool>,
+    /// The counts of reads; `None` if the session promotes no pairs that are read often.
+    promoter: Option<RefCell<Promoter>>,
+}
+
 /// A mark that a demotion of the session runs. Dropping the guard removes the mark.
 struct DemotionGuard<'s>(&'s Cell<bool>);
 
@@ -40,26 +56,37 @@ impl Drop for DemotionGuard<'_> {
     }
 }
 
-impl<F: Fabric, E: Environment> SessionLogic<F, E> {
+impl AutoTransitions {
+    /// Returns the changes that a policy asks for. Their allowances begin to grow now.
+    pub fn new(policy: &Policy, now: Duration) -> AutoTransitions {
+        let pace = |demotion: Demotion| RefCell::new(ByteRateLimit::new(demotion.bytes_per_s, now));
+        let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
+        AutoTransitions {
+            demotion: policy.demotion.map(pace),
+            is_demoting: Cell::new(false),
+            promoter: policy.promotion.map(promoter),
+        }
+    }
+
     /// Returns whether a write has to demote some pairs of the session before it begins.
     #[inline]
-    pub(super) fn demotes(&self) -> bool {
-        self.demotion.is_some() && self.gate().is_short() && !self.is_demoting.get()
+    pub fn demotes<F: Fabric, E: Environment>(&self, store: &Store<F, SessionHost<E>>) -> bool {
+        self.demotion.is_some() && store.host().gate().is_short() && !self.is_demoting.get()
     }
 
     /// Makes some EC-oriented pairs erasure-coded, those in this session's oldest blocks first.
-    pub(super) async fn demote_some(&self) {
+    pub async fn demote_some<F: Fabric, E: Environment>(&self, store: &Store<F, SessionHost<E>>) {
         let Some(pace) = &self.demotion else { return };
         self.is_demoting.set(true);
         let _ends = DemotionGuard(&self.is_demoting);
         let mut demoted = 0;
         let mut looked_at = 0;
         while demoted < DEMOTED_TOGETHER && looked_at < LOOKED_AT {
-            if !pace.borrow_mut().has_room(self.store.host().now()) {
+            if !pace.borrow_mut().has_room(store.host().now()) {
                 return;
             }
             looked_at += 1;
-            match self.store.demote_next().await {
+            match store.demote_next().await {
                 Ok(ObjectDemotion::Pair(bytes)) => {
                     demoted += 1;
                     if !removed(Mutant::DemotionSpendsNothing) {
@@ -67,7 +94,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                     }
                     let demoted_pairs = 1;
                     let demoted_bytes = bytes;
-                    self.gate().add_transitions(Transitions {
+                    store.host().gate().add_transitions(Transitions {
                         demoted_pairs,
                         demoted_bytes,
                         ..Transitions::default()
@@ -79,10 +106,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
+    /// Returns whether the session counts its reads of erasure-coded pairs, to promote pairs that are read often.
+    #[inline]
+    pub fn counts_reads(&self) -> bool {
+        self.promoter.is_some()
+    }
+
     /// Returns the pair that a read has found, if it is to be promoted.
     #[cold]
-    pub(super) fn promotable(
+    pub fn promotable<F: Fabric, E: Environment>(
         &self,
+        store: &Store<F, SessionHost<E>>,
         key: &Key<'_>,
         found: &SearchResult<'_, F, SessionHost<E>>,
     ) -> Option<PromotionCandidate> {
@@ -90,12 +124,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let (hint, Redundancy::Coded(coding)) = (found.hint()?, found.redundancy()?) else {
             return None;
         };
-        if self.gate().is_short() || self.store.found_no_block() {
+        if store.host().gate().is_short() || store.found_no_block() {
             return None;
         }
-        let to = match self.gate().policy().promotion?.to {
+        let to = match store.host().gate().policy().promotion?.to {
             PromotedRedundancy::Oriented => {
-                let view = self.store.view();
+                let view = store.view();
                 let (region, _) = view.region_of(hint.word.address())?;
                 match region.redundancy() {
                     // The pair was EC-oriented before its demotion, so it can become EC-oriented again in place.
@@ -105,18 +139,24 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             }
             PromotedRedundancy::Replicated => Redundancy::Replicated,
         };
-        let is_due = promoter.borrow_mut().is_due(key.hash(), self.store.host().now());
+        let is_due = promoter.borrow_mut().is_due(key.hash(), store.host().now());
         let value_bytes = found.value()?.len() as u64;
         is_due.then_some(PromotionCandidate { hint: hint.uncertain(), to, value_bytes })
     }
 
     /// Promotes a pair that a read has found.
-    pub(super) async fn promote(&self, key: Key<'_>, promotable: PromotionCandidate) {
+    pub async fn promote<F: Fabric, E: Environment>(
+        &self,
+        cached: &CachedStore<F, E>,
+        key: Key<'_>,
+        promotable: PromotionCandidate,
+    ) {
+        let store = cached.store();
         let PromotionCandidate { hint, to, value_bytes } = promotable;
-        let result = self.store.set_redundancy(key, to, Some(hint)).await;
-        self.forget_if_absent(&key, &result);
+        let result = store.set_redundancy(key, to, Some(hint)).await;
+        cached.forget_if_absent(&key, &result);
         let Ok((transition, written)) = result else { return };
-        self.cache.with(|cache| cache.written(&key, Some(hint), written));
+        cached.note_written(&key, Some(hint), written);
         if transition == Transition::Moved {
             if let Some(promoter) = &self.promoter
                 && !removed(Mutant::PromotionSpendsNothing)
@@ -125,7 +165,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             }
             let promoted_pairs = 1;
             let promoted_bytes = value_bytes;
-            self.gate().add_transitions(Transitions {
+            store.host().gate().add_transitions(Transitions {
                 promoted_pairs,
                 promoted_bytes,
                 ..Transitions::default()

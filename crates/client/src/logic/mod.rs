@@ -13,6 +13,7 @@ mod auto_transitions;
 mod bars;
 mod blocks;
 mod cache;
+mod cached_store;
 mod certainty;
 mod clock;
 mod environment;
@@ -25,8 +26,8 @@ mod session;
 mod session_cache;
 mod session_counters;
 mod session_host;
-mod table_operations;
 pub mod work_table;
+mod work_table_access;
 mod write_many;
 
 pub use cache::{CacheCounters, CacheStats, IndexCache};

@@ -3,15 +3,14 @@
 //! A future of a session must be polled until it is ready: if it is dropped half-way, other clients find the memory as
 //! a crash of this client would leave it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_core::data::{Demotion, Placement, Policy, Redundancy, RedundancyRules};
-use fusee_core::race::Key;
+use fusee_core::data::{Placement, Policy, Redundancy, RedundancyRules};
 use fusee_core::stats::{SessionWork, Stats};
 use fusee_core::store::{
     Hint, ScanCursor, ScanLimits, ScannedPair, SearchKey, Transition, WriteRequest,
@@ -20,13 +19,15 @@ use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
 
+use super::auto_transitions::AutoTransitions;
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
+use super::cached_store::CachedStore;
 use super::gate::SessionGate;
 use super::keeper::lease_end;
-use super::rate_limit::{ByteRateLimit, Promoter};
 use super::session_cache::SessionCache;
 use super::session_counters::SessionCounters;
+use super::work_table_access::WorkTableAccess;
 use super::{Environment, RequestTable, SessionHost};
 use crate::error::ConnectError;
 use crate::telemetry::SessionLatencies;
@@ -114,17 +115,11 @@ impl ClosingReport {
 
 /// The operations of a session.
 pub struct SessionLogic<F, E> {
-    pub(super) store: Store<F, SessionHost<E>>,
-    pub(super) cache: SessionCache,
+    cached: CachedStore<F, E>,
     redundancy: RedundancyRules,
-    /// The rate limit of demotions; `None` if the session demotes no pairs when memory is short.
-    pub(super) demotion: Option<RefCell<ByteRateLimit>>,
-    /// Whether an operation of the session is demoting pairs.
-    pub(super) is_demoting: Cell<bool>,
-    /// The counts of reads; `None` if the session promotes no pairs that are read often.
-    pub(super) promoter: Option<RefCell<Promoter>>,
-    /// The work table that all sessions of the process share; `None` without one.
-    pub(super) table: Option<Arc<RequestTable>>,
+    transitions: AutoTransitions,
+    /// The access to the work table that all sessions of the process share; `None` without one.
+    table: Option<WorkTableAccess>,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
@@ -142,38 +137,31 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let policy = *gate.policy();
         let redundancy = options.redundancy.unwrap_or(policy.rules);
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
-        let now = host.now();
-        let pace = |demotion: Demotion| RefCell::new(ByteRateLimit::new(demotion.bytes_per_s, now));
-        let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
-        let demotion = policy.demotion.map(pace);
-        let promoter = policy.promotion.map(promoter);
+        let transitions = AutoTransitions::new(&policy, host.now());
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
-        SessionLogic {
-            store: Store::new(fabric, host, client, view),
-            cache: SessionCache::own(cache),
-            redundancy,
-            demotion,
-            is_demoting: Cell::new(false),
-            promoter,
-            table: None,
-        }
+        let store = Store::new(fabric, host, client, view);
+        let cached = CachedStore::new(store, SessionCache::own(cache));
+        SessionLogic { cached, redundancy, transitions, table: None }
     }
 
     /// Sets the work table that the session shares with the other sessions of its process.
     pub fn with_work_table(self, table: Option<Arc<RequestTable>>) -> SessionLogic<F, E> {
-        SessionLogic { table, ..self }
+        SessionLogic { table: table.map(WorkTableAccess::new), ..self }
     }
 
     /// Replaces the session's own index cache by one that it shares with other sessions of its process. `None` changes
     /// nothing.
     pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
-        SessionLogic { cache: cache.map_or(self.cache, SessionCache::shared), ..self }
+        match cache {
+            Some(cache) => SessionLogic { cached: self.cached.with_shared_cache(cache), ..self },
+            None => self,
+        }
     }
 
     /// Makes the session's counters visible to the keeper, and to the owner of the returned value.
     pub fn share_counters(&self, latencies: Arc<SessionLatencies>) -> Arc<SessionCounters> {
-        let store = self.store.counters().clone();
-        let cache = self.cache.counters().clone();
+        let store = self.store().counters().clone();
+        let cache = self.cached.cache().counters().clone();
         let counted = Arc::new(SessionCounters { store, cache, latencies });
         self.gate().set_counters(counted.clone());
         counted
@@ -181,17 +169,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Returns the session's client id.
     pub fn id(&self) -> ClientId {
-        self.store.client()
+        self.store().client()
     }
 
     /// Returns the state that the session shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<SessionGate> {
-        self.store.host().gate()
+        self.store().host().gate()
     }
 
     /// Returns the master's reason, if the last search for memory failed because the cluster is degraded.
     pub fn degraded(&self) -> Option<String> {
-        self.store.host().blocks().degraded()
+        self.store().host().blocks().degraded()
     }
 
     /// Returns the rules for the redundancy of new values, for writes that name none.
@@ -201,26 +189,26 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Returns the costs of the session's operations so far.
     pub fn stats(&self) -> Stats {
-        self.store.stats()
+        self.store().stats()
     }
 
     /// Returns the counts of the session's accesses to the index cache so far.
     pub fn cache_stats(&self) -> CacheStats {
-        self.cache.stats()
+        self.cached.cache().stats()
     }
 
     /// Copies the cache entries of another session, for simulated sessions that are measured as if they had run for
     /// long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
-        let learnt = other.cache.with(|cache| cache.copied());
-        let counters = self.cache.counters().clone();
-        self.cache.with(|cache| *cache = learnt.counting_with(counters));
+        let learnt = other.cached.cache().with(|cache| cache.copied());
+        let counters = self.cached.cache().counters().clone();
+        self.cached.cache().with(|cache| *cache = learnt.counting_with(counters));
     }
 
     /// Runs an operation all of whose waits end by one clock: after `op_timeout`, or at the deadline of an enclosing
     /// [`within`](SessionLogic::within).
     pub fn timed<O: Future>(&self, operation: Pin<&mut O>) -> impl Future<Output = O::Output> {
-        self.store.host().clocks().timed(operation)
+        self.store().host().clocks().timed(operation)
     }
 
     /// Runs operations whose waits all end `limit` from now.
@@ -229,27 +217,33 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         limit: Duration,
         operations: Pin<&mut O>,
     ) -> impl Future<Output = O::Output> {
-        let host = self.store.host();
+        let host = self.store().host();
         host.clocks().until(host.now().saturating_add(limit), operations)
     }
 
     /// Returns the store, whose operations do not use the cache.
+    #[inline]
     pub fn store(&self) -> &Store<F, SessionHost<E>> {
-        &self.store
+        self.cached.store()
+    }
+
+    /// Returns the store with the index cache.
+    pub(super) fn cached(&self) -> &CachedStore<F, E> {
+        &self.cached
     }
 
     /// Ends the session. No operation may run, and none may be started any more. Returns `None` if the session left a
     /// write half-way or a block's owner is uncertain: then it must not end in order, but has to be recovered as if it
     /// had crashed.
     pub async fn leave(&self) -> Option<ClosingReport> {
-        if self.store.needs_recovery() {
+        if self.store().needs_recovery() {
             return None;
         }
-        let rests = self.store.leave().await;
-        if self.store.needs_recovery() {
+        let rests = self.store().leave().await;
+        if self.store().needs_recovery() {
             return None;
         }
-        let blocks = self.store.host().blocks();
+        let blocks = self.store().host().blocks();
         // The owners of all blocks have to be certain. If they are not, the session has to be recovered, because
         // recovery finds out the owners.
         if !blocks.hand_on(self.gate()).await {
@@ -268,23 +262,26 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        let key = self.store.key(key);
-        let hint = self.hint(&key);
+        let key = self.store().key(key);
+        let hint = self.cached.hint(&key);
         if let Some(table) = &self.table {
-            return Box::pin(self.get_by(table, key, hint, f)).await;
+            return Box::pin(table.get(&self.cached, key, hint, f)).await;
         }
         // The search is in a separate scope, because its result is large and must not be kept while a pair is promoted.
         let (answer, promotable) = {
-            let found = self.store.search(key, hint).await?;
+            let found = self.store().search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {
-                self.cache.with(|cache| cache.found(&key, hint, found.hint()));
+                self.cached.note_found(&key, hint, found.hint());
             }
-            let is_counted = self.promoter.is_some();
-            let promotable = if is_counted { self.promotable(&key, &found) } else { None };
+            let promotable = if self.transitions.counts_reads() {
+                self.transitions.promotable(self.store(), &key, &found)
+            } else {
+                None
+            };
             (f(found.value()), promotable)
         };
         if let Some(promotable) = promotable {
-            Box::pin(self.promote(key, promotable)).await;
+            Box::pin(self.transitions.promote(&self.cached, key, promotable)).await;
         }
         Ok(answer)
     }
@@ -314,18 +311,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let mut wanted: Vec<SearchKey<'_>> = Vec::with_capacity(keys.len());
         for keys in keys.chunks(HINTED_TOGETHER) {
             let first = wanted.len();
-            let keys = keys.iter().map(|key| self.store.key(key.as_ref()));
+            let keys = keys.iter().map(|key| self.store().key(key.as_ref()));
             wanted.extend(keys.map(|key| SearchKey { key, hint: None }));
-            self.cache.with(|cache| cache.hint_all(&mut wanted[first..]));
+            self.cached.cache().with(|cache| cache.hint_all(&mut wanted[first..]));
         }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
             f(i, value);
             let SearchKey { key, hint } = wanted[i];
             if hint.is_none() || place != hint {
-                self.cache.with(|cache| cache.found(&key, hint, place));
+                self.cached.note_found(&key, hint, place);
             }
         };
-        self.store.search_many(&wanted, found).await
+        self.store().search_many(&wanted, found).await
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if the key exists.
@@ -334,17 +331,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     async fn insert_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
-        if self.demotes() {
-            Box::pin(self.demote_some()).await;
+        if self.transitions.demotes(self.store()) {
+            Box::pin(self.transitions.demote_some(self.store())).await;
         }
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.register_change(table, &key, Some(value))).await?,
+            Some(table) => Box::pin(table.register_change(self.store(), &key, Some(value))).await?,
             None => None,
         };
         let request = WriteRequest::insert(key, value).placed(placement);
-        let written = self.store.write(request).await?;
-        self.cache.with(|cache| cache.written(&key, None, written));
+        let written = self.store().write(request).await?;
+        self.cached.note_written(&key, None, written);
         Ok(())
     }
 
@@ -354,19 +351,19 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     async fn update_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
-        if self.demotes() {
-            Box::pin(self.demote_some()).await;
+        if self.transitions.demotes(self.store()) {
+            Box::pin(self.transitions.demote_some(self.store())).await;
         }
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let request = WriteRequest::update(key, value).placed(placement);
         if let Some(table) = &self.table {
-            return Box::pin(self.set_by(table, request)).await;
+            return Box::pin(table.set(&self.cached, request)).await;
         }
-        let hint = self.hint(&key);
-        let result = self.store.write(request.hinted(hint)).await;
-        self.forget_if_absent(&key, &result);
+        let hint = self.cached.hint(&key);
+        let result = self.store().write(request.hinted(hint)).await;
+        self.cached.forget_if_absent(&key, &result);
         let written = result?;
-        self.cache.with(|cache| cache.written(&key, hint, written));
+        self.cached.note_written(&key, hint, written);
         Ok(())
     }
 
@@ -394,17 +391,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     async fn put_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
-        if self.demotes() {
-            Box::pin(self.demote_some()).await;
+        if self.transitions.demotes(self.store()) {
+            Box::pin(self.transitions.demote_some(self.store())).await;
         }
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let request = WriteRequest::upsert(key, value).placed(placement);
         if let Some(table) = &self.table {
-            return Box::pin(self.set_by(table, request)).await;
+            return Box::pin(table.set(&self.cached, request)).await;
         }
-        let hint = self.hint(&key);
-        let written = self.store.write(request.hinted(hint)).await?;
-        self.cache.with(|cache| cache.written(&key, hint, written));
+        let hint = self.cached.hint(&key);
+        let written = self.store().write(request.hinted(hint)).await?;
+        self.cached.note_written(&key, hint, written);
         Ok(())
     }
 
@@ -417,10 +414,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         value_bytes: usize,
         fill: impl FnMut(&mut [u8]),
     ) -> Result<(), Error> {
-        if self.demotes() {
-            Box::pin(self.demote_some()).await;
+        if self.transitions.demotes(self.store()) {
+            Box::pin(self.transitions.demote_some(self.store())).await;
         }
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let placement = self.redundancy.placement(value_bytes);
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
@@ -428,15 +425,15 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             // The value is composed in a separate buffer, because followers of this request possibly take the value,
             // too.
-            self.store.check_write(&request)?;
+            self.store().check_write(&request)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);
             let request = WriteRequest::upsert(key, &value).placed(placement);
-            return Box::pin(self.set_by(table, request)).await;
+            return Box::pin(table.set(&self.cached, request)).await;
         }
-        let hint = self.hint(&key);
-        let written = self.store.write(request.hinted(hint)).await?;
-        self.cache.with(|cache| cache.written(&key, hint, written));
+        let hint = self.cached.hint(&key);
+        let written = self.store().write(request.hinted(hint)).await?;
+        self.cached.note_written(&key, hint, written);
         Ok(())
     }
 
@@ -447,12 +444,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         limits: ScanLimits,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
-        self.store.scan(cursor, limits, show).await
+        self.store().scan(cursor, limits, show).await
     }
 
     /// Returns the redundancy of a key's value; `None` if the key does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
-        Ok(self.store.search(key, None).await?.redundancy())
+        Ok(self.store().search(key, None).await?.redundancy())
     }
 
     /// Gives the value of a key another redundancy; [`Error::NotFound`] if the key does not exist.
@@ -461,42 +458,31 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         key: &[u8],
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.register_change(table, &key, None)).await?,
+            Some(table) => Box::pin(table.register_change(self.store(), &key, None)).await?,
             None => None,
         };
-        let hint = self.hint(&key);
-        let result = self.store.set_redundancy(key, redundancy, hint).await;
-        self.forget_if_absent(&key, &result);
+        let hint = self.cached.hint(&key);
+        let result = self.store().set_redundancy(key, redundancy, hint).await;
+        self.cached.forget_if_absent(&key, &result);
         let (transition, written) = result?;
-        self.cache.with(|cache| cache.written(&key, hint, written));
+        self.cached.note_written(&key, hint, written);
         Ok(transition)
     }
 
     /// Removes a key; [`Error::NotFound`] if the key does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let key = self.store.key(key);
+        let key = self.store().key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.register_change(table, &key, None)).await?,
+            Some(table) => Box::pin(table.register_change(self.store(), &key, None)).await?,
             None => None,
         };
-        let hint = self.hint(&key);
-        let result = self.store.delete(key, hint).await;
-        self.forget_if_absent(&key, &result);
+        let hint = self.cached.hint(&key);
+        let result = self.store().delete(key, hint).await;
+        self.cached.forget_if_absent(&key, &result);
         result?;
-        self.cache.with(|cache| cache.forget(&key));
+        self.cached.forget(&key);
         Ok(())
-    }
-
-    #[inline]
-    pub(super) fn hint(&self, key: &Key<'_>) -> Option<Hint> {
-        self.cache.with(|cache| cache.hint(key, || self.store.asks_switches()))
-    }
-
-    pub(super) fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {
-        if matches!(result, Err(Error::NotFound)) {
-            self.cache.with(|cache| cache.forget(key));
-        }
     }
 }

@@ -32,7 +32,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                 BatchWrite::Delete { key } => self.delete(key).await,
             }
         };
-        if self.store.fabric().is_immediate() {
+        if self.store().fabric().is_immediate() {
             self.one_by_one(writes, write).await
         } else {
             side_by_side(writes, write).await
@@ -43,7 +43,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// session that has left a write half-way, because other sessions may wait for that write: the session is to be
     /// dropped, and then fenced, as soon as the call has ended.
     fn check_may_begin(&self) -> Result<(), Error> {
-        if self.gate().is_expelled() || self.store.needs_recovery() {
+        if self.gate().is_expelled() || self.store().needs_recovery() {
             Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied })
         } else {
             Ok(())
@@ -57,10 +57,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     ) -> Vec<Result<(), Error>> {
         let mut outcomes = Vec::with_capacity(writes.len());
         for some in writes.chunks(FETCHED_TOGETHER) {
-            let keys = some.iter().map(|write| self.store.key(write.key()));
-            keys.clone().for_each(|key| self.cache.with(|cache| cache.prefetch(&key)));
-            let hints = keys.filter_map(|key| self.cache.with(|cache| cache.peek(&key)));
-            hints.for_each(|hint| self.store.prefetch(hint));
+            let keys = some.iter().map(|write| self.store().key(write.key()));
+            keys.clone().for_each(|key| self.cached().cache().with(|cache| cache.prefetch(&key)));
+            let hints = keys.filter_map(|key| self.cached().cache().with(|cache| cache.peek(&key)));
+            hints.for_each(|hint| self.store().prefetch(hint));
             for one in some {
                 outcomes.push(write(one).await);
             }
