@@ -23,6 +23,7 @@
 //!
 //! [`store`]: crate::store
 
+mod bitmap_state;
 mod block;
 mod generations;
 mod header_state;
@@ -35,7 +36,8 @@ use core::cmp::Reverse;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
-pub(crate) use block::{Block, BlockZeroing, SeenFreeBits, Verification};
+pub(crate) use bitmap_state::{SeenFreeBits, Verification};
+pub(crate) use block::{Block, BlockZeroing};
 pub use block::{BlockGrant, BlockRemainder, SlabKind};
 pub(crate) use generations::ReplicaHeaders;
 pub use generations::WINDOW_EPOCHS;
@@ -463,9 +465,8 @@ impl Slabs {
     /// Marks the free bitmaps of all blocks that are not in use as unverified. Returns whether any of these blocks was
     /// verified.
     pub(crate) fn unverify_all(&mut self) -> bool {
-        let trusted =
-            |b: &&mut Block| b.verification == Verification::Verified && b.scrubbed.is_none();
-        let unverify = |block: &mut Block| block.unverify(Verification::Due);
+        let trusted = |b: &&mut Block| b.bitmap.is_verified() && b.scrubbed.is_none();
+        let unverify = |block: &mut Block| block.bitmap.unverify();
         self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 
@@ -541,7 +542,9 @@ impl Slabs {
             block.offered = rest.is_some();
             match rest {
                 Some(rest) if block.is_surplus() => surplus.push(rest),
-                Some(rest) => spare.push((rest, Reverse(block.prospect()), block.looked)),
+                Some(rest) => {
+                    spare.push((rest, Reverse(block.prospect()), block.bitmap.last_look()))
+                }
                 None => {}
             }
         }
@@ -551,7 +554,8 @@ impl Slabs {
 
     /// Whether a block that is not offered is about to become free, for other sessions as well.
     pub(crate) fn frees_soon(&self) -> bool {
-        let is_compared = |b: &Block| matches!(b.verification, Verification::Compared { .. });
+        let is_compared =
+            |b: &Block| matches!(b.bitmap.verification(), Verification::Compared { .. });
         let comes = |b: &Block| b.scrubbed.is_some() && b.generations.base().not_before == 0;
         let frees_soon =
             |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();

@@ -5,6 +5,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::bitmap_state::BitmapState;
 use super::generations::Generations;
 use super::header_state::HeaderState;
 use super::in_flight::ObjectsInFlight;
@@ -82,32 +83,6 @@ pub struct BlockRemainder {
     pub marked: Option<u64>,
 }
 
-/// Bits of a free bitmap that were seen set. They are not cleared before the session needs the block, so another
-/// session that gets the block before that finds the set bits as well.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SeenFreeBits {
-    /// The view since which the bitmap's place is the first of the region
-    /// ([`Region::primary_since`](crate::data::Region::primary_since)).
-    pub primary_since: u64,
-    /// The mark by which the bits had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
-    pub mark: u64,
-    /// Number and set bits of each word of the free bitmap that is not zero.
-    pub words: Vec<(u32, u64)>,
-    /// The number of free objects whose bits are set in `words`.
-    pub objects: u32,
-}
-
-/// Whether the free bitmap of a block shows all free objects of the block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verification {
-    /// The bitmap shows all free objects of the block.
-    Verified,
-    /// The bitmap possibly lacks bits, and the block is to be compared with the index.
-    Due,
-    /// The comparison found, by this mark, the objects to which no slot word leads.
-    Compared { mark: u64, garbage: Vec<u32> },
-}
-
 /// A block that belongs to the session.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -125,14 +100,8 @@ pub(crate) struct Block {
     pub header: HeaderState,
     /// Half of the number of objects that were free when the block was taken into use.
     pub(super) half: u32,
-    pub seen: Option<SeenFreeBits>,
-    /// The number of the last reading of the block's bitmap, counted over all blocks; 0 if it was never read.
-    pub looked: u64,
-    /// The view since which the bitmap was at its place ([`SeenFreeBits::primary_since`]) when it was last read, or
-    /// when the block was granted.
-    pub primary_since: u64,
-    /// Whether the free bitmap shows all free objects; `seen` is `None` unless it does.
-    pub(super) verification: Verification,
+    /// The block's free bitmap.
+    pub bitmap: BitmapState,
     /// Whether the header or the bitmap is being changed. While it is, the block must not be taken into use: if two
     /// headers were being written at a time, the earlier one could arrive last.
     pub held: bool,
@@ -172,14 +141,7 @@ impl Block {
             in_flight: ObjectsInFlight::default(),
             header: HeaderState::unknown(grant.first),
             half: 0,
-            seen: None,
-            looked: 0,
-            primary_since: grant.marked.unwrap_or(0),
-            verification: if grant.marked.is_some() {
-                Verification::Verified
-            } else {
-                Verification::Due
-            },
+            bitmap: BitmapState::granted(grant.marked),
             held: false,
             offered: false,
             lent: false,
@@ -215,7 +177,7 @@ impl Block {
     /// Returns the number of objects that can be allocated when the objects seen free have been reclaimed, and the
     /// objects given back have waited.
     pub fn prospect(&self) -> u32 {
-        let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
+        let seen = self.bitmap.seen().map_or(0, |seen| seen.objects);
         self.free_objects() + self.reusable.returned_objects() + seen
     }
 
@@ -236,21 +198,7 @@ impl Block {
     /// Whether the block can be filled with zeros, to go back to its pool.
     pub fn may_zero(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
-        self.is_free() && self.seen.is_none() && is_ours
-    }
-
-    pub fn verification(&self) -> &Verification {
-        &self.verification
-    }
-
-    /// Records that the free bitmap may lack bits, and how far the comparison with the index has come.
-    pub fn unverify(&mut self, verification: Verification) {
-        (self.verification, self.seen) = (verification, None);
-    }
-
-    /// Records that the free bitmap shows all free objects of the block, except those freed since `seen`.
-    pub fn verify(&mut self, seen: Option<SeenFreeBits>) {
-        (self.verification, self.seen) = (Verification::Verified, seen);
+        self.is_free() && self.bitmap.seen().is_none() && is_ours
     }
 
     /// Returns the allocated objects for which these set bits stand, and the bits that stand for an allocated object.
@@ -373,7 +321,7 @@ impl Block {
         self.reusable = ReusableObjects::default();
         self.generations.forget();
         self.scrubbed = None;
-        self.unverify(Verification::Due);
+        self.bitmap.unverify();
     }
 
     /// Begins to empty the block, in this epoch. The header that says so has to be written before the first zero.
@@ -406,19 +354,9 @@ impl Block {
         self.header.begin_use(first, self.fresh);
     }
 
-    /// Records the view since which the free bitmap is at its place. If the bitmap has moved, it lacks bits.
-    pub fn follow(&mut self, primary_since: u64) {
-        let before = core::mem::replace(&mut self.primary_since, primary_since);
-        let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
-        if is_elsewhere && self.verification == Verification::Verified {
-            self.unverify(Verification::Due);
-        }
-    }
-
     pub(super) fn remainder(&self) -> BlockRemainder {
         let Block { address, kind: SlabKind { class, .. }, fresh, .. } = *self;
-        let marked = (self.verification == Verification::Verified).then_some(self.primary_since);
-        BlockRemainder { block: address, class, first: fresh, marked }
+        BlockRemainder { block: address, class, first: fresh, marked: self.bitmap.verified_since() }
     }
 
     /// Returns the remainder for another session, if no operation is under way in the block. The free bits of reclaimed
@@ -436,7 +374,7 @@ impl Block {
 
     /// Whether the block is of no use to this session: its bitmap was read, and it cannot go back to the pool.
     pub(super) fn is_surplus(&self) -> bool {
-        let is_known = self.looked > 0 && self.verification == Verification::Verified;
+        let is_known = self.bitmap.last_look() > 0 && self.bitmap.is_verified();
         self.is_foreign && is_known && !self.is_free()
     }
 

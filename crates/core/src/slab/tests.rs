@@ -136,7 +136,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     // One of the two bits stands for no object of the block.
     let words = vec![(0, 1 << unit | 1)];
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
-    block.seen = Some(SeenFreeBits { primary_since: 1, mark: 0, words, objects: 1 });
+    block.bitmap.note_seen(SeenFreeBits { primary_since: 1, mark: 0, words, objects: 1 });
     assert_eq!((block.free_objects(), block.prospect()), (0, 1));
     assert!(block.is_worth_reclaiming(kind(), 3) && !block.is_worth_reclaiming(kind(), 2));
     let rest = slabs.offer().0.pop().expect("nothing of it was reclaimed");
@@ -145,14 +145,23 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     slabs.aside_at(Address::new(BLOCK)).unwrap().reusable.reclaim(&[1]);
     assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Due);
+    slabs.aside_at(Address::new(BLOCK)).unwrap().bitmap.unverify();
     assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.verify(Some(SeenFreeBits { primary_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
-    block.follow(1);
-    assert_eq!((block.verification(), block.prospect()), (&Verification::Verified, 2));
-    block.follow(2);
-    assert_eq!((block.verification(), block.prospect()), (&Verification::Due, 1), "another bitmap");
+    block.bitmap.verify(Some(SeenFreeBits {
+        primary_since: 1,
+        mark: 0,
+        words: vec![(0, 1)],
+        objects: 1,
+    }));
+    block.bitmap.follow(1);
+    assert_eq!((block.bitmap.verification(), block.prospect()), (&Verification::Verified, 2));
+    block.bitmap.follow(2);
+    assert_eq!(
+        (block.bitmap.verification(), block.prospect()),
+        (&Verification::Due, 1),
+        "another bitmap"
+    );
 }
 
 #[test]
@@ -192,7 +201,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
         add(&mut slabs, grant(block, 3));
         let words = vec![(0, u64::MAX)];
         let seen = SeenFreeBits { primary_since: 1, mark: 0, words, objects: seen };
-        slabs.aside_at(Address::new(block * BLOCK)).unwrap().seen = Some(seen);
+        slabs.aside_at(Address::new(block * BLOCK)).unwrap().bitmap.note_seen(seen);
     }
     let offered = |slabs: &mut Slabs| {
         let (spare, surplus) = slabs.offer();
@@ -220,7 +229,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     slabs.add_block(SlabKind::of(Redundancy::Replicated, 1, 1).unwrap(), grant(1, 3));
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().looked = 1;
+    slabs.aside_at(Address::new(BLOCK)).unwrap().bitmap.note_look(1, 1);
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
     slabs.take_back(&[]);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();

@@ -88,8 +88,7 @@ pub(super) async fn compare_unverified<F: Fabric, H: Host>(store: &Store<F, H>) 
         let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
         let garbage = garbage.map(|(object, _)| object).collect();
         if let Some(found) = slabs.find(block) {
-            found.primary_since = primary_since;
-            found.unverify(Verification::Compared { mark, garbage });
+            found.bitmap.note_compared(primary_since, mark, garbage);
         }
     }
 }
@@ -98,8 +97,9 @@ fn targets<F: Fabric, H: Host>(upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedB
     let slabs = upkeep.op.store.memory.slabs.borrow();
     let due = slabs.aside().iter();
     let is_quiet = |b: &Block| passes(Mutant::ComparesBesideWrites, b.is_quiet());
-    let due = due
-        .filter(|b| *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none());
+    let due = due.filter(|b| {
+        *b.bitmap.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none()
+    });
     let target = |b: &Block| {
         let shape = b.shape;
         let taken = b.taken();
@@ -117,7 +117,7 @@ async fn end_comparison<F: Fabric, H: Host>(store: &Store<F, H>) {
     let settled: Vec<SettledComparison> = {
         let slabs = store.memory.slabs.borrow();
         let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
-        let due = quiet.filter_map(|b| match b.verification() {
+        let due = quiet.filter_map(|b| match b.bitmap.verification() {
             Verification::Compared { mark, garbage } => {
                 let is_settled = store.host.is_settled(*mark);
                 let is_settled = passes(Mutant::ComparedIsNotSettled, is_settled);
@@ -236,7 +236,7 @@ impl SettledComparison {
             let mut slabs = upkeep.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // The block stays unverified until the free bits of all its garbage are set.
-            found.unverify(Verification::Due);
+            found.bitmap.unverify();
             found.held = true;
             bits_of(found.shape, garbage)
         };
@@ -246,7 +246,7 @@ impl SettledComparison {
             if is_marked {
                 let objects = garbage.len() as u32;
                 let seen = SeenFreeBits { primary_since, mark, words, objects };
-                found.verify((objects > 0).then_some(seen));
+                found.bitmap.verify((objects > 0).then_some(seen));
             }
         }
     }

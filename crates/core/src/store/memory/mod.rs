@@ -147,7 +147,7 @@ impl SessionMemory {
 
     /// Returns whether free bits of a block were seen.
     fn is_seen(&self, block: Address) -> bool {
-        self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
+        self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.bitmap.seen().is_some())
     }
 
     /// Returns whether an emptied block still waits for the end of its window. If so, takes a new mark, so that the

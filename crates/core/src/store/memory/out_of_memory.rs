@@ -282,7 +282,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
                 return true;
             }
             let frees_soon = |b: &Block| {
-                let any = b.seen.is_some() || b.reusable.returned_objects() > 0;
+                let any = b.bitmap.seen().is_some() || b.reusable.returned_objects() > 0;
                 any && b.is_worth_reclaiming(kind, least)
             };
             let any = store.memory.slabs.borrow().aside().iter().any(frees_soon);

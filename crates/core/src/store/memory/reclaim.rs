@@ -29,7 +29,7 @@ use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
 use crate::layout::{Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, BlockZeroing, ReplicaHeaders, SeenFreeBits, SlabKind, Verification};
+use crate::slab::{Block, BlockZeroing, ReplicaHeaders, SeenFreeBits, SlabKind};
 use crate::store::Store;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::PoolPlace;
@@ -78,7 +78,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
             let is_of_use = b.is_free() || b.is_worth_reclaiming(kind, least);
             ((self.awaits_epochs(b) || b.reusable.returned_objects() > 0) && is_of_use)
                 || (b.scrubbed.is_some() && !b.generations.waits(epoch))
-                || *b.verification() != Verification::Verified
+                || !b.bitmap.is_verified()
                 || !b.is_quiet()
         };
         let waits = store.memory.slabs.borrow().aside().iter().any(waits);
@@ -113,10 +113,10 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
     fn to_look_at(&self, limit: usize, upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<Address> {
         let slabs = self.store.memory.slabs.borrow();
         let due = |b: &&Block| {
-            let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
+            let is_known = self.awaits_epochs(b) || !b.bitmap.is_verified();
             !is_known && b.scrubbed.is_none() && !b.is_free()
         };
-        let order = |b: &Block| (b.kind != self.kind, b.looked, b.address);
+        let order = |b: &Block| (b.kind != self.kind, b.bitmap.last_look(), b.address);
         let mut due: Vec<(bool, u64, Address)> =
             slabs.aside().iter().filter(due).map(order).collect();
         due.sort_unstable();
@@ -132,7 +132,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
 
     /// Returns whether a block has objects that were seen set free, and that still have to wait.
     fn awaits_epochs(&self, block: &Block) -> bool {
-        block.seen.as_ref().is_some_and(|seen| !self.is_reclaimable(seen))
+        block.bitmap.seen().is_some_and(|seen| !self.is_reclaimable(seen))
     }
 
     /// Makes freed objects allocatable that have become reclaimable, unless another operation is collecting.
@@ -155,7 +155,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let best = {
             let slabs = store.memory.slabs.borrow();
             let reclaimable =
-                |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
+                |b: &&Block| b.bitmap.seen().is_some_and(|seen| self.is_reclaimable(seen));
             let may_be = |b: &Block| {
                 let lies_there = |subtable| upkeep.op.view.lies_beside(b.address, subtable);
                 beside.is_none_or(lies_there) && !upkeep.is_frozen(b.address)
@@ -214,10 +214,8 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let mut kept: Vec<SlabKind> = Vec::new();
         let mut blocks = Vec::new();
         let is_reclaimable =
-            |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_reclaimable(seen));
-        let free = |b: &&Block| {
-            b.is_free() && *b.verification() == Verification::Verified && is_reclaimable(b)
-        };
+            |b: &Block| b.bitmap.seen().is_none_or(|seen| self.is_reclaimable(seen));
+        let free = |b: &&Block| b.is_free() && b.bitmap.is_verified() && is_reclaimable(b);
         let epoch = window_epoch(&self.store.host);
         let waiting = slabs.aside().iter().filter(|b| b.generations.waits(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
@@ -227,7 +225,9 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
                 // The block possibly waits for its window. If the block was emptied now, its wait would begin anew.
                 continue;
             }
-            if block.scrubbed.is_none() && (block.generations.is_better_kept() || block.generations.is_lost()) {
+            if block.scrubbed.is_none()
+                && (block.generations.is_better_kept() || block.generations.is_lost())
+            {
                 // A slab of the block's own size class can use the block at once, while an emptied block has to wait
                 // for a whole window.
                 if !block.generations.is_lost() && !is_other || may_wait == 0 {
@@ -251,7 +251,8 @@ pub(super) async fn read_headers<F: Fabric, H: Host>(store: &Store<F, H>) {
     let epoch = window_epoch(&store.host);
     let unread: Vec<Address> = {
         let mut slabs = store.memory.slabs.borrow_mut();
-        let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.generations.is_unread(epoch));
+        let unread =
+            slabs.blocks().filter(|b| b.scrubbed.is_none() && b.generations.is_unread(epoch));
         unread.map(|block| block.address).collect()
     };
     if unread.is_empty() {
@@ -304,18 +305,17 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let words = (0u32..).zip(bytes.as_chunks().0).map(|(i, w)| (i, u64::from_le_bytes(*w)));
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
-            block.looked = look;
             // If the region has another primary now, the bitmap that was read is the one on the new primary, which
             // possibly lacks bits.
-            block.follow(primary_since);
-            let is_trusted = *block.verification() == Verification::Verified;
-            let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
+            block.bitmap.note_look(look, primary_since);
+            let is_trusted = block.bitmap.is_verified();
+            let known = block.bitmap.seen().is_some_and(|seen| seen.words == words);
             // If no new free bit is set, the earlier finding stays, with its older mark.
             if words.is_empty() || known || !is_trusted {
                 continue;
             }
             let objects = block.marked(&words).0.len() as u32;
-            block.seen = Some(SeenFreeBits { primary_since, mark, words, objects });
+            block.bitmap.note_seen(SeenFreeBits { primary_since, mark, words, objects });
             any = true;
         }
         drop(slabs);
@@ -340,9 +340,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         let (objects, cleared) = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
-            let Some(seen) = found.seen.take() else { return };
             // If this operation is dropped half-way, it is not known which bits are set, so the block stays unverified.
-            found.unverify(Verification::Due);
+            let Some(seen) = found.bitmap.take_seen() else { return };
             let is_here = primary_since == Some(seen.primary_since);
             if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
                 return;
@@ -362,7 +361,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             found.held = false;
             if let Some(objects) = free {
                 found.reusable.reclaim(objects);
-                found.verify(None);
+                found.bitmap.verify(None);
             }
         }
     }

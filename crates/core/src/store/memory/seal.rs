@@ -18,7 +18,7 @@ use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, passes, removed};
-use crate::slab::{Block, BlockRemainder, Verification};
+use crate::slab::{Block, BlockRemainder};
 use crate::store::Store;
 use crate::verbs::Fabric;
 use crate::view::PoolPlace;
@@ -50,9 +50,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 upkeep
                     .primary_since(block)
                     .into_iter()
-                    .for_each(|primary_since| found.follow(primary_since));
+                    .for_each(|primary_since| found.bitmap.follow(primary_since));
                 if !is_good {
-                    found.unverify(Verification::Due);
+                    found.bitmap.unverify();
                 }
             }
         }
