@@ -50,7 +50,7 @@ use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
     cache, capacity, churn, cold, correlated, counts, elasticity, failover, growth, limit, micro,
-    noise, peers, raw, recovery, redundancy, sizes, sweep, ycsb,
+    peers, raw, recovery, redundancy, sizes, sweep, ycsb,
 };
 
 /// The benchmarks, which are subcommands of `fusee-bench`.
@@ -72,8 +72,6 @@ pub enum Benchmark {
     Churn(churn::ChurnArgs),
     /// Ask for one key several times at once: what a work table saves
     Correlated(correlated::CorrelatedArgs),
-    /// Read short values beside a session that reads and writes long ones: what the longest gets take
-    Noise(noise::NoiseArgs),
     /// Start clients, sessions and programs that read and write one key: what comes before the first answer
     Cold(cold::ColdArgs),
     /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
@@ -119,7 +117,6 @@ impl Benchmark {
             Benchmark::Elasticity(args) => elasticity::run(&args),
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Correlated(args) => correlated::run(&args),
-            Benchmark::Noise(args) => noise::run(&args),
             Benchmark::Cold(args) => cold::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Capacity(args) => capacity::run(&args),

@@ -56,25 +56,6 @@ fn correlated_requests_are_measured_with_every_table() {
 }
 
 #[test]
-fn short_values_are_measured_beside_long_ones() {
-    let output = bench("noise --rounds 1 --seconds 0.2 --json");
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = report["rows"].as_array().unwrap();
-    let of = |row: &serde_json::Value, what: &str| row[what].as_f64().unwrap();
-    assert_eq!(rows.len(), 3, "{report}");
-    for row in rows {
-        assert!(of(row, "gets") > 0.0 && of(row, "median_us") <= of(row, "longest_us"), "{report}");
-        assert_eq!(of(row, "long_bytes_per_s") > 0.0, row["beside"] != "nothing", "{report}");
-    }
-    let table = bench("noise --rounds 1 --seconds 0.1 --fabric shm --long-bytes 100000");
-    let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.contains("puts of long values"), "{table}");
-    let refused = bench("noise --rounds 1 --long-bytes 100MiB");
-    assert!(!refused.status.success(), "{refused:?}");
-}
-
-#[test]
 fn time_is_told_apart_by_parts() {
     // perf is possibly missing or forbidden.
     let home = Scratch::new();

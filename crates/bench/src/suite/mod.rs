@@ -11,7 +11,6 @@ pub mod failover;
 pub mod growth;
 pub mod limit;
 pub mod micro;
-pub mod noise;
 pub mod peers;
 pub mod raw;
 pub mod recovery;
