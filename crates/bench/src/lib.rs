@@ -9,9 +9,8 @@
 //! `redundant` (the stores under test), `worker`, `phase` and `driver` (the load in one process), `message`,
 //! `client_process`, `processes` and `gather` (the load in several processes), `rendezvous` (the load on several
 //! hosts), `cluster` (the cluster to measure), `record` and `check` (the check that the history is linearizable),
-//! `tally`, `series`, `spread` and `report` (the results), and `suite` (the benchmarks themselves). Some benchmarks
-//! show what the store does; others (`limit`, `counts`, `peers`, `raw`) compare the cost of its operations with other
-//! costs.
+//! `tally`, `series`, `spread` and `report` (the results), and `suite` (the benchmarks themselves). Most benchmarks
+//! show what the store does; `compare` compares the cost of its operations with other costs.
 //!
 //! The clients that a benchmark starts are commands of this same program, `fusee-bench`. The servers that it starts run
 //! the program `fusee`, which lies in the same directory. `src/bin/fusee-bench` has the program, and the commands of
@@ -36,6 +35,7 @@ mod rendezvous;
 mod report;
 mod samples;
 mod series;
+mod size_distribution;
 mod spread;
 mod store;
 mod suite;
@@ -49,8 +49,8 @@ mod worker;
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
-    cache, capacity, churn, cold, correlated, counts, elasticity, failover, growth, limit, micro,
-    peers, raw, recovery, redundancy, sizes, sweep, ycsb,
+    cache, capacity, churn, cold, compare, correlated, elasticity, failover, growth, micro,
+    recovery, redundancy, sizes, sweep, ycsb,
 };
 
 /// The benchmarks, which are subcommands of `fusee-bench`.
@@ -84,22 +84,14 @@ pub enum Benchmark {
     Sizes(sizes::SizesArgs),
     /// Throughput against the size of values, sessions, replicas, updates or keys
     Sweep(sweep::SweepArgs),
-    /// Time of an operation over the time of its raw verbs, in turn in one run
-    Limit(limit::LimitArgs),
-    /// Instructions of an operation, counted by valgrind: the same on a busy machine
-    Counts(counts::CountsArgs),
-    /// Time of an operation by part of the program, sampled by perf
-    Profile(counts::profile::ProfileArgs),
-    /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
-    Peers(peers::PeersArgs),
-    /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
-    Raw(raw::RawArgs),
+    /// Cost of an operation beside its raw verbs, other stores and other transports, in turn in one run
+    Compare(compare::CompareArgs),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee-bench ycsb --processes 2`")]
     Client,
-    /// The work that `counts` runs under valgrind, and `profile` under perf; not for people
+    /// The work that `compare` runs under valgrind or perf; not for people
     #[command(hide = true)]
-    Work(counts::WorkArgs),
+    Work(compare::work::WorkArgs),
     /// The client of `recovery` that is killed; not for people
     #[command(hide = true, after_help = "Example: started by `fusee-bench recovery`")]
     Doomed,
@@ -123,12 +115,8 @@ impl Benchmark {
             Benchmark::Redundancy(args) => redundancy::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Sweep(args) => sweep::run(&args),
-            Benchmark::Limit(args) => limit::run(&args),
-            Benchmark::Counts(args) => counts::run(&args),
-            Benchmark::Profile(args) => counts::profile::run(&args),
-            Benchmark::Peers(args) => peers::run(&args),
-            Benchmark::Raw(args) => raw::run(&args),
-            Benchmark::Work(args) => counts::work(&args),
+            Benchmark::Compare(args) => compare::run(&args),
+            Benchmark::Work(args) => compare::work::work(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::victim::run(),
         }

@@ -1,4 +1,4 @@
-//! A loaded cluster with one session, and the operations that several benchmarks measure on it.
+//! A loaded cluster with one session, and the operations that comparisons measure on it.
 
 use std::hint::black_box;
 
@@ -13,8 +13,9 @@ use fusee_workload::KEY_BYTES;
 /// The size of the cluster and of its pairs.
 #[derive(clap::Args, Clone, Copy, Debug, Serialize)]
 pub struct LoadedClusterArgs {
-    /// Pairs
+    /// Pairs; 1000 for instructions, because loading is slow under valgrind
     #[arg(long, default_value_t = 100_000, value_name = "N",
+          default_value_if("measure", "instructions", "1000"),
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub keys: u32,
 
@@ -99,11 +100,6 @@ pub struct LoadedCluster {
 }
 
 impl LoadedCluster {
-    /// Starts the cluster over shared memory.
-    pub fn new(size: &LoadedClusterArgs) -> Result<LoadedCluster, Failure> {
-        LoadedCluster::over(size, FabricKind::Shm)
-    }
-
     /// Starts the cluster over this fabric.
     pub fn over(size: &LoadedClusterArgs, fabric: FabricKind) -> Result<LoadedCluster, Failure> {
         LoadedCluster::with_keys(size, fabric, NODES, key)

@@ -17,11 +17,6 @@ impl RoundSamples {
         RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
-    /// Returns the sums of each value and the value of the same round in `other`.
-    pub fn plus(&self, other: &RoundSamples) -> RoundSamples {
-        RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
-    }
-
     /// Returns the median and the extremes of all rounds.
     ///
     /// # Panics

@@ -1,21 +1,16 @@
 //! The store under test, and a thread's access to it.
 //!
-//! Workers ([`crate::worker`]), phases and verification use every store, FUSEE and others, through these traits alone.
-//! To drive another store, implement [`BenchStore`] and [`BenchSession`] for it. To let it take part in `fusee-bench
-//! peers`, also implement [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
+//! Workers ([`crate::worker`]), phases and verification use every store through these traits alone: FUSEE, and FUSEE
+//! with a redundancy of its own for every write ([`crate::redundant`]).
 //!
 //! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged, except that errors of reads are
 //! converted. Therefore driving FUSEE through the traits costs as much as driving its sessions.
 
 use std::fmt::Display;
 use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
 use fusee_client::{BlockingClient, CacheStats, FabricKind, FailedWriteOutcome, Stats, WriteError};
 use fusee_linearizability::HistoryAnswer;
-
-use crate::suite::peers::PeerValues;
 
 /// A store, as its clients see it.
 pub trait BenchStore: Sync {
@@ -65,33 +60,6 @@ pub trait BenchSession {
         CacheStats::default()
     }
 }
-
-/// Sessions that send several requests before they wait for answers, in the way that suits the store best.
-pub trait PipelinedSession: BenchSession {
-    /// Executes requests on keys that exist, with `depth` requests in flight. Every update writes the key's value, and
-    /// every get has to find a value of the same length and with the same end.
-    ///
-    /// # Panics
-    /// Panics if a key does not exist, or has another value.
-    fn run(
-        &self,
-        requests: &[PipelinedRequest],
-        values: &PeerValues,
-        depth: usize,
-    ) -> Result<(), Self::Error>;
-}
-
-/// A request on a key that exists.
-#[derive(Clone, Copy, Debug)]
-pub enum PipelinedRequest {
-    /// Read the key.
-    Get(BenchKey),
-    /// Replace the value of the key.
-    Update(BenchKey),
-}
-
-/// A key of the benchmarks.
-pub type BenchKey = [u8; fusee_workload::KEY_BYTES];
 
 /// The error of an operation, with what benchmarks need to count and to judge it.
 pub trait OperationError: Display {
@@ -213,17 +181,6 @@ impl OperationError for WriteError {
             self,
             WriteError::OutOfMemory | WriteError::Degraded { .. } | WriteError::IndexFull
         )
-    }
-}
-
-/// Runs operations of a store that never waits, until they end. Pending operations have only yielded to each other.
-pub fn poll_to_end<T>(operations: impl Future<Output = T>) -> T {
-    let mut operations = pin!(operations);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(done) = operations.as_mut().poll(&mut context) {
-            return done;
-        }
     }
 }
 

@@ -10,10 +10,14 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use tempfile::TempDir;
+
+/// The interval between checks whether a process has ended.
+const POLL: Duration = Duration::from_millis(2);
 
 /// All temporary directories and processes that exist.
 static ALL: Mutex<Vec<Option<TemporaryResource>>> = Mutex::new(Vec::new());
@@ -98,11 +102,38 @@ impl TemporaryHandle {
         process.map_or(Ok(None), Child::try_wait)
     }
 
-    /// Returns the standard output and the standard error of the process so far.
-    pub fn output_so_far(&self) -> (String, String) {
+    /// Returns the output of the process so far.
+    pub fn output_so_far(&self) -> ProcessText {
         let text = |name| std::fs::read(self.path.join(name)).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&text(name)).into_owned();
-        (text("stdout"), text("stderr"))
+        ProcessText { stdout: text("stdout"), stderr: text("stderr") }
+    }
+
+    /// Waits until the process has ended, no longer than `patience`. Returns its output if it succeeded; otherwise the
+    /// failure names `program` and has the output.
+    pub fn finish(
+        &self,
+        program: &str,
+        patience: Option<Duration>,
+    ) -> Result<ProcessText, Failure> {
+        let start = Instant::now();
+        let failed = |what: &str| Failure::operation(format!("{program} failed: {what}"));
+        loop {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(self.output_so_far()),
+                Some(status) => {
+                    let ProcessText { stdout, stderr } = self.output_so_far();
+                    return Err(failed(&format!("{status}\n{stdout}{stderr}")));
+                }
+                None if patience.is_some_and(|patience| start.elapsed() >= patience) => {
+                    return Err(failed(&format!(
+                        "it did not end within {} s",
+                        start.elapsed().as_secs()
+                    )));
+                }
+                None => std::thread::sleep(POLL),
+            }
+        }
     }
 }
 
@@ -128,10 +159,41 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Returns whether the program is installed.
-pub fn is_installed(program: &str) -> bool {
-    let dirs = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+/// The output of a process.
+pub struct ProcessText {
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A program that benchmarks need and that is possibly not installed, with the Debian package that contains it.
+#[derive(Clone, Copy, Debug)]
+pub struct InstallableProgram {
+    pub name: &'static str,
+    pub package: &'static str,
+}
+
+impl InstallableProgram {
+    /// Returns whether the program is installed.
+    pub fn is_installed(self) -> bool {
+        let dirs = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&dirs).any(|dir| dir.join(self.name).is_file())
+    }
+
+    /// Fails with a way out if the program is not installed.
+    pub fn check(self) -> Result<(), Failure> {
+        if self.is_installed() {
+            return Ok(());
+        }
+        let InstallableProgram { name, package } = self;
+        Err(Failure::operation(format!(
+            "{name} is not installed (Debian: apt-get install {package})"
+        )))
+    }
+
+    /// Runs a command of this program to its end, and returns its output if it succeeded.
+    pub fn run(self, command: &mut Command) -> Result<ProcessText, Failure> {
+        TemporaryHandle::with_output_files(command)?.finish(self.name, None)
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +208,20 @@ mod tests {
         assert!(sleeps.ended().unwrap().is_none() && path.is_dir());
         drop(sleeps);
         assert!(!path.exists() && !Path::new(&process).exists());
-        assert!(is_installed("sleep") && !is_installed("no-such-program"));
+        let program = |name| InstallableProgram { name, package: "a package" };
+        assert!(program("sleep").check().is_ok());
+        let failure = program("no-such-program").check().unwrap_err().to_string();
+        assert!(failure.contains("apt-get install a package"), "{failure}");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_with_its_output() {
+        let running =
+            TemporaryHandle::with_output_files(Command::new("sh").args(["-c", "echo no; exit 3"]));
+        let failure = running.unwrap().finish("sh", None).err().unwrap().to_string();
+        assert!(failure.contains("sh failed") && failure.contains("no"), "{failure}");
+        let sleeps = TemporaryHandle::with_output_files(Command::new("sleep").arg("600")).unwrap();
+        let failure = sleeps.finish("sleep", Some(Duration::ZERO)).err().unwrap().to_string();
+        assert!(failure.contains("did not end"), "{failure}");
     }
 }

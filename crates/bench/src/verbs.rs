@@ -1,8 +1,7 @@
 //! The verbs that an operation cannot do without, on the same fabric, but without a key-value store around them. They
 //! access the slots and objects of a cluster that was loaded like the cluster under comparison.
 //!
-//! `fusee-bench limit` compares these verbs with operations; `fusee-bench raw` compares single verbs with other
-//! projects' transports.
+//! `fusee-bench compare` compares these verbs with operations, and single verbs with other projects' transports.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -87,10 +86,6 @@ fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
 }
 
 impl RawCluster {
-    pub fn new(size: &LoadedClusterArgs) -> Result<RawCluster, Failure> {
-        RawCluster::over(size, FabricKind::Shm)
-    }
-
     pub fn over(size: &LoadedClusterArgs, fabric: FabricKind) -> Result<RawCluster, Failure> {
         let loaded = LoadedCluster::with_keys(size, fabric, NODES, key)?;
         let view = loaded.client.view();
@@ -125,7 +120,7 @@ impl RawCluster {
     }
 
     /// Fails if a pair does not have the value that was put, because raw verbs must leave the store unchanged.
-    pub fn verify(&self) -> Result<(), Failure> {
+    pub fn verify_pairs(&self) -> Result<(), Failure> {
         let LoadedCluster { session, value, .. } = &self.loaded;
         session.block_on(async {
             for number in 0..self.pairs.len() as u32 {

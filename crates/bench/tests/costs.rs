@@ -7,37 +7,70 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use fusee_testing::{Scratch, fusee_bench};
+use fusee_testing::{Scratch, eventually, fusee_bench};
+use serde_json::Value;
 
 fn bench(args: &str) -> Output {
     fusee_bench(&[]).args(args.split_whitespace()).output().unwrap()
 }
 
-#[test]
-fn limit_measures_everything() {
-    let output = bench("limit --keys 100 --rounds 3 --operations 50 --json");
+fn compare(args: &str) -> Value {
+    let output = bench(&format!("compare --json {args}"));
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for what in ["memcpy_ns", "raw_get_ns", "get_ns", "raw_update_ns", "update_ns"] {
-        assert!(report[what]["median"].as_f64().unwrap() > 0.0, "{what}: {report}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Returns a row of the table of a task, if there is one.
+fn row<'r>(report: &'r Value, task: &str, subject: &str) -> Option<&'r Value> {
+    let tables = report["tables"].as_array().unwrap();
+    let table = tables.iter().find(|table| table["task"] == task);
+    let rows = table.unwrap_or_else(|| panic!("{task}: {report}"))["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["subject"] == subject)
+}
+
+#[test]
+fn operations_are_measured_beside_their_raw_verbs() {
+    let output = bench("compare --keys 100 --rounds 3 --operations 50 --json");
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["unit"], &report["settings"]["measure"]), (&"ns".into(), &"time".into()));
+    for (task, subjects) in [
+        ("get", &["memcpy", "raw-shm", "raw-tcp", "fusee-shm", "fusee-tcp"][..]),
+        ("update", &["raw-shm", "raw-tcp", "fusee-shm", "fusee-tcp"]),
+        ("insert", &["fusee-shm", "fusee-tcp"]),
+        ("delete", &["fusee-shm", "fusee-tcp"]),
+    ] {
+        for subject in subjects {
+            let row = row(&report, task, subject).unwrap_or_else(|| panic!("{subject}: {report}"));
+            assert!(row["value"]["median"].as_f64().unwrap() > 0.0, "{row}");
+            let times = &row["over"]["raw-shm"]["median"];
+            let has_times = *subject != "raw-shm" && subjects.contains(&"raw-shm");
+            assert_eq!(times.as_f64().is_some_and(|times| times > 0.0), has_times, "{row}");
+        }
     }
+    assert!(row(&report, "update", "memcpy").is_none(), "{report}");
     // Raw verbs damage no pair, so there is no warning.
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    let table = bench("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_progress = |line: &str| line.starts_with("loading ") || line.starts_with("measuring ");
+    assert!(told.lines().all(is_progress), "{told}");
+    let table = bench(
+        "compare --keys 100 --rounds 1 --operations 50 --pair-bytes 64 --tasks get,update \
+         --subjects raw-shm,fusee-shm",
+    );
     let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.contains("get over raw"), "{table}");
+    assert!(table.contains("x raw-shm") && !table.contains("tcp"), "{table}");
 }
 
 #[test]
 fn correlated_requests_are_measured_with_every_table() {
     let output = bench("correlated --rounds 5 --json");
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["wrong_values"], 0, "{report}");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 12, "two cases, two redundancies, three tables: {report}");
     let verbs = |case: &str, table: &str| {
-        let is_it = |row: &&serde_json::Value| {
+        let is_it = |row: &&Value| {
             (row["case"] == case, row["table"] == table) == (true, true)
                 && row["redundancy"] == "ec:4+1"
         };
@@ -56,26 +89,33 @@ fn correlated_requests_are_measured_with_every_table() {
 }
 
 #[test]
-fn time_is_told_apart_by_parts() {
-    // perf is possibly missing or forbidden.
-    let home = Scratch::new();
-    let mut command = fusee_bench(&["profile", "--keys=2000", "--operations=20000", "--json"]);
-    let output = command.env("HOME", home.path()).output().unwrap();
-    let left: Vec<_> = std::fs::read_dir(home.path()).unwrap().flatten().collect();
-    assert!(left.is_empty(), "it leaves {left:?} at home");
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("perf"), "{said}");
-        return;
-    }
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let kinds = report["kinds"].as_array().unwrap();
-    assert_eq!(kinds.len(), 4, "{report}");
-    for kind in kinds {
-        let parts = kind["parts"].as_array().unwrap();
-        let sum: f64 = parts.iter().map(|part| part["ns"].as_f64().unwrap()).sum();
-        assert!((sum - kind["ns"].as_f64().unwrap()).abs() < 1.0, "{kind}");
-        assert!(parts.iter().any(|part| part["part"] == "protocol"), "{kind}");
+fn instructions_and_samples_are_told_apart_by_parts() {
+    for (measure, tool) in [("instructions", "valgrind"), ("samples", "perf")] {
+        // The tools are possibly missing or forbidden.
+        let home = Scratch::new();
+        let tasks = if measure == "samples" { "get,update,insert,delete" } else { "get,insert" };
+        let operations = if measure == "samples" { 20_000 } else { 100 };
+        let keys = if measure == "samples" { "--keys=2000" } else { "--keys=200" };
+        let mut command = fusee_bench(&["compare", keys, "--json", "--measure", measure]);
+        command.args(["--tasks", tasks, &format!("--operations={operations}")]);
+        let output = command.env("HOME", home.path()).output().unwrap();
+        let left: Vec<_> = std::fs::read_dir(home.path()).unwrap().flatten().collect();
+        assert!(left.is_empty(), "it leaves {left:?} at home");
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(tool), "{said}");
+            continue;
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for task in tasks.split(',') {
+            let row = row(&report, task, "fusee-shm").unwrap();
+            let value = row["value"]["median"].as_f64().unwrap();
+            let parts = row["parts"].as_object().unwrap();
+            let sum: f64 = parts.values().map(|part| part.as_f64().unwrap()).sum();
+            // Each part of instructions is rounded down.
+            assert!(value > 0.0 && (sum - value).abs() < parts.len() as f64 + 1.0, "{row}");
+            assert!(parts["protocol"].as_f64().unwrap() > 0.0, "{row}");
+        }
     }
 }
 
@@ -83,7 +123,7 @@ fn time_is_told_apart_by_parts() {
 fn cold_starts_are_measured_step_by_step() {
     let output = bench("cold --rounds 2 --json");
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 20, "ten steps over two fabrics: {report}");
     for row in rows {
@@ -95,26 +135,29 @@ fn cold_starts_are_measured_step_by_step() {
 }
 
 #[test]
-fn peers_do_the_same_work() {
-    // The report names the peers that are not installed.
-    let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 6, "three workloads, each with 1 and with 16 in flight: {report}");
+fn stores_do_the_same_work() {
+    // The report names the stores that are not installed.
+    let report = compare("--tasks a,b,c --keys 100 --rounds 2 --operations 60 --depths 1,16");
+    let tables = report["tables"].as_array().unwrap();
+    assert_eq!(tables.len(), 6, "three workloads, each with 1 and with 16 in flight: {report}");
     let absent = report["absent"].as_array().unwrap().len();
-    for run in runs {
-        assert_eq!(run["ns"].as_object().unwrap().len() + absent, 7, "{report}");
+    for table in tables {
+        let task = table["task"].as_str().unwrap();
+        assert_eq!(table["rows"].as_array().unwrap().len() + absent, 7, "{report}");
         // These stores have a server of their own, whose processor time is measured.
         for name in ["fusee-tcp", "redis-tcp", "memcached-unix"] {
-            let is_there = !run["ns"][name].is_null();
-            assert_eq!(run["server_cpu_ns"][name].is_object(), is_there, "{report}");
+            if let Some(row) = row(&report, task, name) {
+                assert!(row["server_cpu_ns"].is_object(), "{report}");
+            }
         }
-        assert!(run["server_cpu_ns"]["lmdb"].is_null(), "{report}");
-        assert!(run["times_of"]["fusee-shm"]["lmdb"]["median"].as_f64().unwrap() > 0.0, "{report}");
+        let lmdb = row(&report, task, "lmdb").unwrap();
+        assert!(lmdb["server_cpu_ns"].is_null(), "{report}");
+        assert!(lmdb["over"]["fusee-shm"]["median"].as_f64().unwrap() > 0.0, "{report}");
     }
-    let table =
-        bench("peers --keys 50 --rounds 1 --operations 20 --threads 1,3 --only lmdb,fusee-tcp");
+    let table = bench(
+        "compare --tasks a --keys 50 --rounds 1 --operations 20 --threads 1,3 --depths 16 \
+         --subjects lmdb,fusee-tcp",
+    );
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
@@ -122,23 +165,30 @@ fn peers_do_the_same_work() {
     );
     // Depths can be below the number of connections, and need not be a multiple of it.
     let one_node = bench(
-        "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
-         --index-replicas 1 --data-replicas 1",
+        "compare --tasks a,c --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 \
+         --memory-nodes 1 --index-replicas 1 --data-replicas 1",
     );
     assert!(one_node.status.success(), "{one_node:?}");
     let one_node = String::from_utf8(one_node.stdout).unwrap();
     assert!(one_node.contains("on 1 memory nodes, others by 3 connections"), "{one_node}");
     let many_lengths = bench(
-        "peers --keys 300 --rounds 1 --operations 200 --values log-uniform:1-5000 --workloads upd30",
+        "compare --keys 300 --rounds 1 --operations 200 --values log-uniform:1-5000 --tasks upd30",
     );
     assert!(many_lengths.status.success(), "{many_lengths:?}");
     let many_lengths = String::from_utf8(many_lengths.stdout).unwrap();
     assert!(many_lengths.contains("300 pairs with values of log-uniform:1-5000"), "{many_lengths}");
-    let too_long = bench("peers --values fixed:70000");
-    assert_eq!(too_long.status.code(), Some(2), "{too_long:?}");
-    let unknown = bench("peers --only mongodb");
-    assert!(!unknown.status.success());
-    assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));
+    for (wrong, says) in [
+        ("--tasks a --values fixed:70000", "at most 65536 bytes"),
+        ("--subjects mongodb", "mongodb"),
+        ("--tasks read", "none of"),
+        ("--tasks a --subjects raw-shm", "no subject that takes part can do YCSB A"),
+        ("--measure instructions --tasks cas", "of FUSEE only"),
+    ] {
+        let refused = bench(&format!("compare {wrong}"));
+        assert_eq!(refused.status.code(), Some(2), "{wrong}: {refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains(says), "{wrong}: {said}");
+    }
 }
 
 fn is_installed(program: &str) -> bool {
@@ -146,41 +196,54 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
 }
 
-/// Measures the verbs of these transports, and checks the report.
-fn raw(transports: &str) {
-    let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
-    let output = bench(&format!("{small} {transports}"));
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let runs = report["runs"].as_array().unwrap();
-    for (transport, beside) in [("shm", "ucx-posix"), ("tcp", "libfabric-tcp")] {
-        let runs: Vec<_> = runs.iter().filter(|run| run["transport"] == transport).collect();
-        assert_eq!(runs.len(), 6, "two READs, two WRITEs, CAS and FAA: {report}");
-        for run in runs {
-            assert!(run["ns"]["median"].as_f64().unwrap() > 0.0, "{report}");
-            assert_eq!(!run["times"].is_null(), transports.contains(beside), "{report}");
+/// Measures verbs by these subjects, and checks the report.
+fn verbs(subjects: &str) {
+    let tasks = "read:8,read:65536,write:8,write:65536,cas,faa";
+    let small = format!("--rounds 2 --operations 100 --tasks {tasks} --subjects {subjects}");
+    let report = compare(&small);
+    for (subject, beside) in [("raw-shm", "ucx-posix"), ("raw-tcp", "libfabric-tcp")] {
+        for task in [
+            "READ of 8 bytes",
+            "READ of 65536 bytes",
+            "WRITE of 8 bytes",
+            "WRITE of 65536 bytes",
+            "CAS",
+            "FAA",
+        ] {
+            let row = row(&report, task, subject).unwrap();
+            assert!(row["value"]["median"].as_f64().unwrap() > 0.0, "{report}");
+            assert_eq!(row["over"][beside].is_object(), subjects.contains(beside), "{report}");
         }
     }
 }
 
 #[test]
 #[ignore = "fi_pingpong is needed, and listens on all addresses"]
-fn raw_measures_libfabric() {
-    raw("shm,tcp,libfabric-tcp");
+fn verbs_are_measured_beside_libfabric() {
+    verbs("raw-shm,raw-tcp,libfabric-tcp");
 }
 
 #[test]
-fn raw_measures_every_verb() {
-    raw(if is_installed("ucx_perftest") { "shm,ucx-posix,tcp" } else { "shm,tcp" });
-    let table = bench("raw --rounds 1 --operations 50 --bytes 64 --only shm");
+fn every_verb_is_measured() {
+    let has_ucx = is_installed("ucx_perftest");
+    verbs(if has_ucx { "raw-shm,ucx-posix,raw-tcp" } else { "raw-shm,raw-tcp" });
+    let table = bench("compare --rounds 1 --operations 50 --tasks read:64,faa --subjects raw-shm");
     let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.contains("FAA") && !table.contains("tcp "), "{table}");
+    assert!(table.contains("FAA") && !table.contains("tcp"), "{table}");
 }
 
 #[test]
 fn what_is_not_installed_is_named_with_a_way_out() {
-    for (name, program) in [("ucx-posix", "ucx_perftest"), ("libfabric-tcp", "fi_pingpong")] {
-        let mut command = fusee_bench(&["raw", "--only", name]);
+    for (args, program) in [
+        ("--tasks cas --subjects ucx-posix", "ucx_perftest"),
+        ("--tasks cas --subjects libfabric-tcp", "fi_pingpong"),
+        ("--tasks a --subjects memcached-unix", "memcached"),
+        ("--tasks a --subjects redis-tcp", "redis-server"),
+        ("--measure instructions", "valgrind"),
+        ("--measure samples", "perf"),
+    ] {
+        let mut command = fusee_bench(&["compare"]);
+        command.args(args.split_whitespace());
         let output = command.env("PATH", "/nowhere").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let says = String::from_utf8(output.stderr).unwrap();
@@ -197,28 +260,44 @@ fn children(parent: u32) -> Vec<String> {
     children.split_whitespace().map(str::to_owned).collect()
 }
 
-#[test]
-fn a_signal_leaves_no_process_behind() {
-    let mut command = fusee_bench(&["peers"]);
-    command.args(["--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
-    let mut perf = command.stderr(Stdio::piped()).spawn().unwrap();
+/// Starts a comparison, ends it by a signal while it measures, and asserts that it leaves no process and no directory.
+#[track_caller]
+fn expect_nothing_left(args: &[&str], processes: usize) {
+    let temporary = Scratch::new();
+    let mut command = fusee_bench(&["compare"]);
+    command.args(args).env("TMPDIR", temporary.path());
+    let mut running = command.stderr(Stdio::piped()).spawn().unwrap();
     // This line comes once all servers are loaded, or known to be missing.
-    let lines = BufReader::new(perf.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut lines = lines.skip_while(|line| !line.starts_with("YCSB"));
+    let lines = BufReader::new(running.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = lines.skip_while(|line| !line.starts_with("measuring"));
     assert!(lines.next().is_some());
-    let servers = children(perf.id());
-    let installed = ["redis-server", "memcached"].into_iter().filter(|name| is_installed(name));
-    assert_eq!(servers.len(), installed.count(), "a process each: {servers:?}");
-    let kill = Command::new("kill").args(["-TERM", &perf.id().to_string()]).status().unwrap();
+    eventually("every process has started", || children(running.id()).len() == processes);
+    let servers = children(running.id());
+    let kill = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
     assert!(kill.success());
-    assert_eq!(perf.wait().unwrap().code(), Some(143));
+    assert_eq!(running.wait().unwrap().code(), Some(143));
     for server in servers {
         assert!(!Path::new("/proc").join(&server).exists(), "{server} is left");
+    }
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?} is left");
+}
+
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    let servers = [("redis-server", "redis-unix"), ("memcached", "memcached-unix")];
+    let installed: Vec<_> = servers.iter().filter(|(program, _)| is_installed(program)).collect();
+    let subjects: Vec<_> = installed.iter().map(|(_, subject)| *subject).chain(["lmdb"]).collect();
+    let subjects = format!("--subjects={}", subjects.join(","));
+    let workload = ["--tasks=a", "--keys=1000", "--rounds=1000000", &subjects];
+    expect_nothing_left(&workload, installed.len());
+    if is_installed("valgrind") {
+        expect_nothing_left(&["--measure=instructions", "--rounds=1000000", "--tasks=get"], 1);
     }
 }
 
 #[test]
-fn the_work_that_counts_counts_is_done() {
+fn the_work_that_is_counted_is_done() {
     for kind in ["get", "update", "insert", "delete"] {
         let work = format!("work --kind {kind} --keys 100 --operations 50");
         let output = bench(&work);

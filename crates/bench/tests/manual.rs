@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use fusee_testing::manual::expect_texts;
 use fusee_testing::{Scratch, finish, fusee, fusee_bench};
 
-const COMMANDS: [&str; 6] = ["ycsb", "micro", "peers", "lab", "sim", "completions"];
+const COMMANDS: [&str; 6] = ["ycsb", "micro", "compare", "lab", "sim", "completions"];
 
 #[test]
 fn completions_know_every_command() {

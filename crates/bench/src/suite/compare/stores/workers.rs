@@ -8,8 +8,7 @@ use std::thread::JoinHandle;
 use fusee_cli::failure::Failure;
 
 use super::cpu::ProcessThread;
-use super::{PeerStore, PeerValues};
-use crate::store::{OperationError, PipelinedRequest, PipelinedSession};
+use super::{PeerSession, PeerStore, PeerValues, PipelinedRequest};
 
 /// The part of a round's requests that one thread executes.
 struct PeerJob {
@@ -64,12 +63,12 @@ impl PeerWorkerPool {
     }
 
     /// Returns the threads of the peer's server.
-    pub fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure> {
+    pub fn threads_of_server(&self) -> Result<Vec<ProcessThread>, Failure> {
         (self.server)()
     }
 
     /// Executes the requests in `threads` threads: each executes a part, with `depth` requests in flight.
-    pub fn run(
+    pub fn run_requests(
         &self,
         requests: &Arc<Vec<PipelinedRequest>>,
         threads: usize,
@@ -93,10 +92,6 @@ fn panicked() -> Failure {
     Failure::operation("a thread of a peer ended")
 }
 
-fn failed(error: impl OperationError) -> Failure {
-    Failure::operation(format!("an operation failed: {error}"))
-}
-
 fn serve<P: PeerStore>(
     peer: &P,
     values: &PeerValues,
@@ -105,12 +100,12 @@ fn serve<P: PeerStore>(
 ) {
     // The send fails only if no caller waits for the result.
     let tell = |result| done.send(result).unwrap_or_default();
-    let session = match peer.open() {
+    let session = match peer.open_session() {
         Ok(session) => session,
-        Err(error) => return tell(Err(failed(error))),
+        Err(failure) => return tell(Err(failure)),
     };
     tell(Ok(()));
     for PeerJob { requests, part, depth } in work {
-        tell(session.run(&requests[part], values, depth).map_err(failed));
+        tell(session.run(&requests[part], values, depth));
     }
 }

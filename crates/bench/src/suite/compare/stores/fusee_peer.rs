@@ -5,9 +5,8 @@ use fusee_client::{BatchWrite, BlockingClient, FabricKind, Session, WriteError};
 use futures_util::future::join_all;
 
 use super::cpu::{self, ProcessThread};
-use super::{PeerSettings, PeerStore, PeerValues};
+use super::{PeerSession, PeerSettings, PeerStore, PeerValues, PipelinedRequest};
 use crate::loaded_cluster::{LoadedCluster, last_byte};
-use crate::store::{BenchStore, PipelinedRequest, PipelinedSession};
 use fusee_workload::key_bytes;
 
 /// Number of requests in flight while a session fills its index cache.
@@ -40,20 +39,18 @@ impl FuseePeer {
     }
 }
 
-impl BenchStore for FuseePeer {
+impl PeerStore for FuseePeer {
     type Session = Session;
 
     /// Opens a session that has every key in its index cache.
-    fn open(&self) -> Result<Session, WriteError> {
+    fn open_session(&self) -> Result<Session, Failure> {
         let session = self.client.session()?;
         let all = (0..self.keys).map(|number| PipelinedRequest::Get(key_bytes(number.into())));
         let all: Vec<PipelinedRequest> = all.collect();
         session.run(&all, &self.values, LEARNED_TOGETHER)?;
         Ok(session)
     }
-}
 
-impl PeerStore for FuseePeer {
     fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure> {
         match self.fabric {
             FabricKind::Tcp => Ok(cpu::process_threads(std::process::id(), Some(SERVERS))?),
@@ -62,22 +59,23 @@ impl PeerStore for FuseePeer {
     }
 }
 
-impl PipelinedSession for Session {
+impl PeerSession for Session {
     fn run(
         &self,
         requests: &[PipelinedRequest],
         values: &PeerValues,
         depth: usize,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), Failure> {
         if depth == 1 {
-            return self.block_on(run_sequentially(self, requests.iter(), values));
+            return Ok(self.block_on(run_sequentially(self, requests.iter(), values))?);
         }
         if self.fabric() == FabricKind::Shm {
-            return self.block_on(run_in_batches(self, requests, depth, values));
+            return Ok(self.block_on(run_in_batches(self, requests, depth, values))?);
         }
         let each =
             |i: usize| run_sequentially(self, requests.iter().skip(i).step_by(depth), values);
-        self.block_on(join_all((0..depth).map(each))).into_iter().collect()
+        let all = self.block_on(join_all((0..depth).map(each)));
+        Ok(all.into_iter().collect::<Result<(), WriteError>>()?)
     }
 }
 

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 
 use super::cpu::{self, ProcessThread};
-use super::error::PeerError;
 use super::wire::{PeerConnection, PeerSocket, number, unexpected};
-use super::{PeerSettings, PeerStore, PeerValues};
+use super::{PeerSession, PeerSettings, PeerStore, PeerValues, PipelinedRequest};
 use crate::loaded_cluster::{LoadedClusterArgs, last_byte};
-use crate::store::{BenchSession, BenchStore, PipelinedRequest, PipelinedSession, poll_to_end};
 use crate::temporary::{TemporaryHandle, free_port};
 use fusee_workload::{KEY_BYTES, key_bytes};
 
@@ -22,27 +20,14 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Number of requests that are sent together while loading.
 const LOADED_TOGETHER: usize = 64;
 
-/// The condition under which a server stores a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetCondition {
-    Always,
-    /// Only if the key does not exist.
-    Absent,
-    /// Only if the key exists.
-    There,
-}
-
 /// The protocol of one of the servers.
 pub trait PeerProtocol {
     fn get(out: &mut Vec<u8>, key: &[u8]);
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition);
-    fn delete(out: &mut Vec<u8>, key: &[u8]);
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8]);
     /// Receives the value, if the key exists.
     fn receive_value(connection: &mut PeerConnection) -> io::Result<Option<&[u8]>>;
-    /// Receives whether the value was stored.
-    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool>;
-    /// Receives whether the key existed.
-    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool>;
+    /// Fails if the value was not stored.
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<()>;
 }
 
 /// The address of a server.
@@ -83,13 +68,14 @@ impl<P: PeerProtocol> PeerServer<P> {
     }
 
     /// Puts all pairs into the server.
-    pub fn load(self, way: &PeerSettings) -> Result<PeerServer<P>, Failure> {
+    pub fn load(self, way: &PeerSettings) -> Result<PeerServer<P>, Failure>
+    where
+        P: 'static,
+    {
         let all =
             (0..way.size.keys).map(|number| PipelinedRequest::Update(key_bytes(number.into())));
         let all: Vec<PipelinedRequest> = all.collect();
-        let loaded = self.open_session().map_err(PeerError::from);
-        let loaded = loaded.and_then(|talk| talk.run(&all, &way.values(), LOADED_TOGETHER));
-        loaded.map_err(|error| Failure::operation(format!("cannot load: {error}")))?;
+        self.open_session()?.run(&all, &way.values(), LOADED_TOGETHER)?;
         Ok(self)
     }
 
@@ -107,105 +93,35 @@ impl<P: PeerProtocol> PeerServer<P> {
             }
         }
     }
-
-    fn open_session(&self) -> io::Result<PeerSession<P>> {
-        let connect = |_| Ok(PeerConnection::new(self.address.connect()?));
-        let connections = (0..self.connections).map(connect).collect::<io::Result<_>>()?;
-        Ok(PeerSession { connections: RefCell::new(connections), protocol: PhantomData })
-    }
-}
-
-impl<P: PeerProtocol> BenchStore for PeerServer<P> {
-    type Session = PeerSession<P>;
-
-    fn open(&self) -> Result<PeerSession<P>, PeerError> {
-        Ok(self.open_session()?)
-    }
 }
 
 impl<P: PeerProtocol + 'static> PeerStore for PeerServer<P> {
+    type Session = ServerSession<P>;
+
+    fn open_session(&self) -> Result<ServerSession<P>, Failure> {
+        let connect = |_| Ok(PeerConnection::new(self.address.connect()?));
+        let connections = (0..self.connections).map(connect).collect::<io::Result<_>>()?;
+        Ok(ServerSession { connections: RefCell::new(connections), protocol: PhantomData })
+    }
+
     fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure> {
         Ok(cpu::process_threads(self.process.id(), None)?)
     }
 }
 
 /// The connections of one client thread. `depth` requests are in flight on all of them together.
-pub struct PeerSession<P> {
+pub struct ServerSession<P> {
     connections: RefCell<Vec<PeerConnection>>,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P: PeerProtocol> PeerSession<P> {
-    /// Sends one request and returns its answer.
-    fn round_trip<T>(
-        &self,
-        request: impl FnOnce(&mut Vec<u8>),
-        answer: impl FnOnce(&mut PeerConnection) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let connection = &mut self.connections.borrow_mut()[0];
-        request(connection.out());
-        connection.send()?;
-        answer(connection)
-    }
-}
-
-impl<P: PeerProtocol> BenchSession for PeerSession<P> {
-    type Error = PeerError;
-
-    fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
-        poll_to_end(operations)
-    }
-
-    async fn get_with<R>(
-        &self,
-        key: &[u8],
-        found: impl FnOnce(Option<&[u8]>) -> R,
-    ) -> Result<R, PeerError> {
-        Ok(self.round_trip(
-            |out| P::get(out, key),
-            |connection| P::receive_value(connection).map(found),
-        )?)
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        if self
-            .round_trip(|out| P::set(out, key, value, SetCondition::Absent), P::receive_stored)?
-        {
-            Ok(())
-        } else {
-            Err(PeerError::Exists)
-        }
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        if self.round_trip(|out| P::set(out, key, value, SetCondition::There), P::receive_stored)? {
-            Ok(())
-        } else {
-            Err(PeerError::Absent)
-        }
-    }
-
-    async fn delete(&self, key: &[u8]) -> Result<(), PeerError> {
-        if self.round_trip(|out| P::delete(out, key), P::receive_deleted)? {
-            Ok(())
-        } else {
-            Err(PeerError::Absent)
-        }
-    }
-
-    /// An operation blocks its thread until its answer has come.
-    fn is_immediate(&self) -> bool {
-        true
-    }
-}
-
-impl<P: PeerProtocol> PipelinedSession for PeerSession<P> {
+impl<P: PeerProtocol> PeerSession for ServerSession<P> {
     fn run(
         &self,
         requests: &[PipelinedRequest],
         values: &PeerValues,
         depth: usize,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), Failure> {
         let connections = &mut *self.connections.borrow_mut();
         let count = connections.len();
         for requests in requests.chunks(depth) {
@@ -213,9 +129,7 @@ impl<P: PeerProtocol> PipelinedSession for PeerSession<P> {
                 let out = connections[i % count].out();
                 match request {
                     PipelinedRequest::Get(key) => P::get(out, key),
-                    PipelinedRequest::Update(key) => {
-                        P::set(out, key, values.of(key), SetCondition::Always)
-                    }
+                    PipelinedRequest::Update(key) => P::set(out, key, values.of(key)),
                 }
             }
             for connection in connections.iter_mut().take(requests.len()) {
@@ -232,9 +146,7 @@ impl<P: PeerProtocol> PipelinedSession for PeerSession<P> {
                             (value.len(), last_byte(value))
                         );
                     }
-                    PipelinedRequest::Update(_) => {
-                        assert!(P::receive_stored(connection)?, "it is stored")
-                    }
+                    PipelinedRequest::Update(_) => P::receive_stored(connection)?,
                 }
             }
         }
@@ -288,22 +200,11 @@ impl PeerProtocol for Memcached {
         out.extend_from_slice(b" v\r\n");
     }
 
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition) {
-        let mode = match when {
-            SetCondition::Always => "",
-            SetCondition::Absent => " ME",
-            SetCondition::There => " MR",
-        };
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
         out.extend_from_slice(b"ms ");
         out.extend_from_slice(key);
-        write!(out, " {}{mode}\r\n", value.len()).expect("a vector takes everything");
+        write!(out, " {}\r\n", value.len()).expect("a vector takes everything");
         out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    }
-
-    fn delete(out: &mut Vec<u8>, key: &[u8]) {
-        out.extend_from_slice(b"md ");
-        out.extend_from_slice(key);
         out.extend_from_slice(b"\r\n");
     }
 
@@ -315,18 +216,9 @@ impl PeerProtocol for Memcached {
         value(connection, promised)
     }
 
-    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool> {
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<()> {
         match connection.line()? {
-            b"HD" => Ok(true),
-            b"NS" => Ok(false),
-            other => Err(unexpected(other)),
-        }
-    }
-
-    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool> {
-        match connection.line()? {
-            b"HD" => Ok(true),
-            b"NF" => Ok(false),
+            b"HD" => Ok(()),
             other => Err(unexpected(other)),
         }
     }
@@ -368,23 +260,11 @@ impl PeerProtocol for Redis {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition) {
-        let (head, end): (&[u8], &[u8]) = match when {
-            SetCondition::Always => (b"*3\r\n", b"\r\n"),
-            SetCondition::Absent => (b"*4\r\n", b"\r\n$2\r\nNX\r\n"),
-            SetCondition::There => (b"*4\r\n", b"\r\n$2\r\nXX\r\n"),
-        };
-        out.extend_from_slice(head);
-        out.extend_from_slice(b"$3\r\nSET\r\n$16\r\n");
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+        out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$16\r\n");
         out.extend_from_slice(key);
         write!(out, "\r\n${}\r\n", value.len()).expect("a vector takes everything");
         out.extend_from_slice(value);
-        out.extend_from_slice(end);
-    }
-
-    fn delete(out: &mut Vec<u8>, key: &[u8]) {
-        out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n$16\r\n");
-        out.extend_from_slice(key);
         out.extend_from_slice(b"\r\n");
     }
 
@@ -396,50 +276,10 @@ impl PeerProtocol for Redis {
         value(connection, promised)
     }
 
-    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool> {
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<()> {
         match connection.line()? {
-            b"+OK" => Ok(true),
-            b"$-1" => Ok(false),
+            b"+OK" => Ok(()),
             other => Err(unexpected(other)),
         }
-    }
-
-    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool> {
-        match connection.line()? {
-            b":1" => Ok(true),
-            b":0" => Ok(false),
-            other => Err(unexpected(other)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::suite::peers::tests::small;
-    use crate::suite::sizes::SizeDistribution;
-    use crate::temporary::is_installed;
-
-    /// Drives the server as any store, or does nothing if the server is not installed.
-    fn drive<P: PeerProtocol>(
-        program: &str,
-        start: fn(&PeerSettings) -> Result<PeerServer<P>, Failure>,
-    ) {
-        if !is_installed(program) {
-            return println!("SKIPPED: {program} is not installed");
-        }
-        let values = SizeDistribution::Fixed(48);
-        let way = PeerSettings { size: small(), values, memory_nodes: 3, connections: 1 };
-        crate::driver::tests::drive(&start(&way).unwrap());
-    }
-
-    #[test]
-    fn a_workload_on_memcached_is_verified_like_one_on_fusee() {
-        drive("memcached", Memcached::unix);
-    }
-
-    #[test]
-    fn a_workload_on_redis_is_verified_like_one_on_fusee() {
-        drive("redis-server", Redis::unix);
     }
 }

@@ -16,6 +16,7 @@ use addr2line::Loader;
 use fusee_cli::failure::Failure;
 
 use super::parts::{ProgramPart, ProgramPartCounts};
+use crate::temporary::InstallableProgram;
 
 /// Samples per second.
 const RATE: u32 = 10_000;
@@ -60,6 +61,7 @@ pub struct PerfSamples {
 
 /// Lets perf sample a command that does the work.
 pub fn sample(
+    program: InstallableProgram,
     directory: &Path,
     command: impl FnOnce(&mut Command),
 ) -> Result<PerfSamples, Failure> {
@@ -68,38 +70,31 @@ pub fn sample(
         made.map_err(|error| Failure::operation(format!("cannot make a pipe: {error}")))?;
     }
     let path = |name: &str| directory.join(name).display().to_string();
-    let mut perf = Command::new("perf");
+    let mut perf = Command::new(program.name);
     perf.args(["record", "--delay", "-1", "--event", "cpu-clock", "--freq", &RATE.to_string()]);
     // Without this option, perf copies the program into a cache in the home directory, which is never emptied.
     perf.arg("--no-buildid-cache");
     perf.args(["--control", &format!("fifo:{},{}", path(CONTROL), path(ANSWER))]);
     perf.args(["--output", &path(SAMPLES), "--"]).arg(std::env::current_exe()?);
-    command(perf.args(["work", "--perf", &directory.display().to_string()]));
-    let recorded = run(&mut perf)?;
+    command(&mut perf);
+    perf.args(["--perf", &directory.display().to_string()]);
+    let recorded = program.run(&mut perf).map_err(explain)?.stdout;
     let about = fs::read_to_string(directory.join(ABOUT))
         .map_err(|_| Failure::operation(format!("perf did not sample:\n{recorded}")))?;
     let mut about = about.split(' ');
     let thread = about.next().unwrap_or_default();
     let base = about.next().and_then(|base| u64::from_str_radix(base, 16).ok()).unwrap_or(0);
     let ns = about.next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0);
-    let mut script = Command::new("perf");
+    let mut script = Command::new(program.name);
     script.args(["script", "--input", &path(SAMPLES), "--fields", "tid,ip,sym,dso"]);
-    let written = run(&mut script)?;
+    let written = program.run(&mut script).map_err(explain)?.stdout;
     Ok(PerfSamples { parts: count_samples(&written, thread, base)?, ns })
 }
 
-fn run(command: &mut Command) -> Result<String, Failure> {
-    let output = command.output().map_err(|error| {
-        Failure::operation(format!("cannot run perf: {error}; install it (Debian: linux-perf)"))
-    })?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(Failure::operation(format!(
-            "perf failed; it may need /proc/sys/kernel/perf_event_paranoid at 1, or root:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        )))
-    }
+fn explain(failure: Failure) -> Failure {
+    Failure::operation(format!(
+        "{failure}\nIt may need /proc/sys/kernel/perf_event_paranoid at 1, or root."
+    ))
 }
 
 /// Returns the samples of one thread, by part.

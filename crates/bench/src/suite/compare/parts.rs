@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
-/// The parts of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// The parts of the program, in the order in which reports show them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramPart {
     /// The steps of the protocol in one operation.
@@ -39,38 +40,9 @@ pub enum ProgramPart {
 }
 
 impl ProgramPart {
-    /// All parts, in the order in which reports show them.
-    pub const ALL: [ProgramPart; 12] = [
-        ProgramPart::Protocol,
-        ProgramPart::Layouts,
-        ProgramPart::Memory,
-        ProgramPart::Epochs,
-        ProgramPart::Verbs,
-        ProgramPart::Copies,
-        ProgramPart::Checksum,
-        ProgramPart::IndexCache,
-        ProgramPart::Session,
-        ProgramPart::Heap,
-        ProgramPart::Kernel,
-        ProgramPart::Rest,
-    ];
-
     /// Returns the name of the part.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProgramPart::Protocol => "protocol",
-            ProgramPart::Layouts => "layouts",
-            ProgramPart::Memory => "memory",
-            ProgramPart::Epochs => "epochs",
-            ProgramPart::Verbs => "verbs",
-            ProgramPart::Copies => "copies",
-            ProgramPart::Checksum => "checksum",
-            ProgramPart::IndexCache => "index cache",
-            ProgramPart::Session => "session",
-            ProgramPart::Heap => "heap",
-            ProgramPart::Kernel => "kernel",
-            ProgramPart::Rest => "rest",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("none is skipped").get_name().replace('-', " ")
     }
 
     /// Returns the part to which a source file belongs; `None` if the file does not decide that.

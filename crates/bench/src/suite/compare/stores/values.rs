@@ -3,8 +3,10 @@
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::store::BenchKey;
-use crate::suite::sizes::SizeDistribution;
+use crate::size_distribution::SizeDistribution;
+
+/// A key of the workloads.
+pub type PeerKey = [u8; fusee_workload::KEY_BYTES];
 
 /// Number of lengths that are drawn from a distribution.
 const LENGTHS: usize = 256;
@@ -26,7 +28,7 @@ impl PeerValues {
     }
 
     /// Returns the value of a key.
-    pub fn of(&self, key: &BenchKey) -> &[u8] {
+    pub fn of(&self, key: &PeerKey) -> &[u8] {
         // The last 8 bytes of a key are digits of its number.
         let number = u64::from_le_bytes(*key.last_chunk().expect("a key has 16 bytes"));
         let which = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
