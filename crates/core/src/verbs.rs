@@ -409,7 +409,7 @@ impl VerbBatch {
     }
 
     /// Whether the batch has a WRITE for which `holds` returns true.
-    pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
+    pub(crate) fn any_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
         self.verbs().iter().any(|verb| matches!(verb.op, VerbOp::Write { .. }) && holds(verb))
     }
 

@@ -74,7 +74,7 @@ impl ReplicaDamage {
 
     /// Returns whether every damaged object has enough whole replicas or chunks at places for which `is_left` returns
     /// true. This includes objects that no entry refers to now, because the entries of a lost primary come back.
-    pub(crate) fn is_whole_without(&self, is_left: impl Fn(&PoolPlace) -> bool + Copy) -> bool {
+    pub(crate) fn stays_whole_without(&self, is_left: impl Fn(&PoolPlace) -> bool + Copy) -> bool {
         self.damaged.borrow().iter().all(|damaged| {
             let DamagedReplica { node, offset, identity, bytes } = *damaged;
             let is_whole = |at: &PoolPlace| {

@@ -87,7 +87,7 @@ impl Dangers {
             |other: MnId| other == node || !living.contains(&other) || dangers.contains_key(&other);
         view.subtables.iter().all(|subtable| subtable.survives(may_be_lost))
             && view.regions.iter().all(|region| keeps_enough(&view, region, may_be_lost))
-            && self.network.damage().is_whole_without(|place| !may_be_lost(place.node))
+            && self.network.damage().stays_whole_without(|place| !may_be_lost(place.node))
     }
 
     /// Returns whether the master may be about to lose a node.

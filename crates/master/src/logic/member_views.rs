@@ -94,10 +94,10 @@ impl MemberViews {
     }
 
     pub fn is_shown_by_all(&self) -> bool {
-        self.is_shown_by_all_but(|_| false)
+        self.all_show_except(|_| false)
     }
 
-    fn is_shown_by_all_but(&self, left_out: impl Fn(MnId) -> bool) -> bool {
+    fn all_show_except(&self, left_out: impl Fn(MnId) -> bool) -> bool {
         self.members.iter().all(|(node, shown)| shown.number >= self.number || left_out(*node))
     }
 
@@ -161,7 +161,7 @@ impl MemberViews {
     /// for a change that loses no member: if a session has made backup reads by an earlier view, because these failed
     /// members bar another one, that session has acknowledged the change by now, or is fenced.
     fn is_shown_by_all_there(&self, cluster: &ClusterFacts) -> bool {
-        self.is_shown_by_all_but(|node| cluster.failed.has(node))
+        self.all_show_except(|node| cluster.failed.has(node))
     }
 
     /// Returns whether all members show the number of the frozen change, and so have reported their bars.

@@ -56,14 +56,14 @@ impl OperationTraces {
     /// Notes that the answers to a batch are awaited: from now on the operation can be dropped before they come.
     pub fn begin_wait(&mut self, batch: &VerbBatch) -> TracesBefore {
         let before = self.before();
-        self.is_on_its_way |= batch.has_write(|_| true);
+        self.is_on_its_way |= batch.any_write(|_| true);
         before
     }
 
     /// Notes which verbs of a batch were answered.
     pub fn end_wait(&mut self, before: TracesBefore, batch: &VerbBatch) {
         let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
-        let is_late = guard(Mutant::LateObjectsForgotten, batch.has_write(is_silent));
+        let is_late = guard(Mutant::LateObjectsForgotten, batch.any_write(is_silent));
         self.is_on_its_way = before.is_on_its_way || is_late;
     }
 
