@@ -99,6 +99,22 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
 }
 
 #[test]
+fn an_answer_that_is_too_long_ends_only_its_call() {
+    let runtime = runtime();
+    let handler = |_: Caller, request| async {
+        match request {
+            // Each owner takes five bytes.
+            NodeRequest::Describe => NodeReply::Owners(vec![ClientId(u32::MAX); 4 << 20]),
+            _ => NodeReply::Done,
+        }
+    };
+    let (client, _server) = serve_local::<NodeService, _, _>(&runtime, "node 0", handler);
+    let long = client.call_blocking(NodeRequest::Describe);
+    assert!(matches!(long, Err(RpcError::Protocol { .. })), "{long:?}");
+    assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
+}
+
+#[test]
 fn a_client_finds_its_server_again_after_a_restart() {
     let runtime = runtime();
     let (server, addr) = counting_node(&runtime, "127.0.0.1:0");

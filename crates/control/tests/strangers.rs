@@ -333,6 +333,27 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
     }
 }
 
+/// Frames that are no requests to handle take no memory after they have been read: cancellations, and requests with the
+/// id of a running one.
+#[test]
+fn cancellations_and_repeated_requests_hold_no_memory() {
+    let runtime = runtime();
+    let (server, addr) =
+        node(&runtime, Limits { request_bytes_per_peer: 4096, ..Limits::default() });
+    let mut stream = greet(&addr);
+    ask(&mut stream);
+    for id in 0..100 {
+        // The bytes are: `Envelope::Cancel`, and the id.
+        stream.write_all(&frame(&[1, id])).unwrap();
+    }
+    for _ in 0..100 {
+        stream.write_all(&request(7, DESCRIBE)).unwrap();
+    }
+    stream.write_all(&request(102, USAGE)).unwrap();
+    receive(&mut stream);
+    server.stop();
+}
+
 /// Starts a node with long answers. Also returns the number of its connections that have ended.
 fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUsize>) {
     let handler =
@@ -374,6 +395,42 @@ fn who_does_not_fetch_answers_is_sent_away() {
     stream.read_exact(&mut [0; 72]).unwrap();
     receive(&mut stream);
     let _ = asking.join().unwrap();
+}
+
+/// Ten connections would keep 25 MiB of answers without being idle for long.
+#[test]
+fn answers_that_are_not_fetched_are_bounded_for_each_address_and_in_total() {
+    for limits in [
+        Limits { answer_bytes_per_peer: 2 << 20, ..Limits::default() },
+        Limits { answer_bytes: 2 << 20, ..Limits::default() },
+    ] {
+        let runtime = runtime();
+        let (_server, addr, ended) = talkative(&runtime, limits);
+        // The operating system keeps some MiB of the answers for each connection.
+        let asking: Vec<_> = (0..10)
+            .map(|_| {
+                let mut stream = greet(&addr);
+                std::thread::spawn(move || {
+                    // The write fails when the server closes the connection.
+                    let _ = stream.write_all(&requests(1000));
+                    stream
+                })
+            })
+            .collect();
+        // The limit of idle time would close them only after 60 s.
+        let wait = |count: usize, time: Duration| {
+            let deadline = Instant::now() + time;
+            while ended.load(Ordering::Relaxed) < count {
+                assert!(Instant::now() < deadline, "fewer than {count} connections have ended");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        wait(1, Duration::from_secs(30));
+        asking.into_iter().for_each(|asks| drop(asks.join().unwrap()));
+        wait(10, WAIT);
+        let client = NodeClient::new(&runtime, addr).with_deadline(WAIT);
+        assert!(client.call_blocking(NodeRequest::Usage).is_ok());
+    }
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //!
 //! One task writes the requests and reads the answers. Each call has an id, sends its request, and waits for the answer
 //! with the same id. If the connection ends, all its calls fail with [`RpcError::Closed`]. The connection is closed
-//! when it and all its calls have been dropped.
+//! when it and all its calls have been dropped, at the latest [`CLOSING`] later.
 //!
-//! Only a few requests are queued for writing; further calls keep their requests until there is room. So a peer that
-//! reads nothing costs no more memory than the calls that wait for it, until their deadlines.
+//! One request is written at a time, and another one is queued. Further calls keep their requests until there is room.
+//! So a peer that reads nothing costs no more memory than the calls that wait for it, until their deadlines, and gets at
+//! most two requests whose callers have given up.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,17 +26,26 @@ use super::codec::{AnswerEnvelope, CallFailure, RequestEnvelope, encode, ms_left
 use super::frames::{FrameReader, send};
 
 /// Limit of requests that are queued for writing.
-const MAX_UNWRITTEN: usize = 16;
+const MAX_UNWRITTEN: usize = 1;
+/// The time that the writing of queued messages can take after the connection and all its calls have been dropped.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// An open connection. Clones refer to the same connection.
 pub(super) struct ClientConnection<R> {
     calls: Arc<PendingCalls<R>>,
     requests: mpsc::Sender<io::Result<Vec<u8>>>,
+    /// Dropping the last clone tells the task of the connection, even while it waits for a peer that does not read.
+    used: Arc<oneshot::Sender<Infallible>>,
 }
 
 impl<R> Clone for ClientConnection<R> {
     fn clone(&self) -> ClientConnection<R> {
-        ClientConnection { calls: Arc::clone(&self.calls), requests: self.requests.clone() }
+        let ClientConnection { calls, requests, used } = self;
+        ClientConnection {
+            calls: Arc::clone(calls),
+            requests: requests.clone(),
+            used: Arc::clone(used),
+        }
     }
 }
 
@@ -67,6 +78,15 @@ impl<R> PendingCalls<R> {
     }
 }
 
+/// The calls of a running connection. When this value is dropped, all of them fail.
+struct CallsInService<R>(Arc<PendingCalls<R>>);
+
+impl<R> Drop for CallsInService<R> {
+    fn drop(&mut self) {
+        self.0.state().waiting = None;
+    }
+}
+
 impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
     /// Starts to carry messages over a stream, after the hello. Must be called on the runtime.
     pub(super) fn start(
@@ -78,16 +98,17 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
         let waiting = Some(HashMap::new());
         let state = PendingCallsState { waiting, next_id: 0, idle_since: Instant::now() };
         let calls = Arc::new(PendingCalls { addr, state: Mutex::new(state) });
-        let connection = ClientConnection { calls: Arc::clone(&calls), requests };
+        let (used, unused) = oneshot::channel();
+        let in_service = CallsInService(Arc::clone(&calls));
         tokio::spawn(async move {
-            if let Err(error) = carry(stream, codes, unwritten, &calls).await {
-                tracing::debug!(addr = %calls.addr, %error, "control connection broke");
+            // The stream is dropped before `in_service`, so it is closed before any caller sees that the connection has
+            // ended, and connects again.
+            let calls = in_service;
+            if let Err(error) = carry(stream, codes, unwritten, unused, &calls.0).await {
+                tracing::debug!(addr = %calls.0.addr, %error, "control connection broke");
             }
-            // The stream is closed before any caller sees that the connection has ended, so before a caller connects
-            // again.
-            calls.state().waiting = None;
         });
-        connection
+        ClientConnection { calls, requests, used: Arc::new(used) }
     }
 
     /// Returns whether `other` is a clone of this connection.
@@ -117,6 +138,7 @@ async fn carry<R: DeserializeOwned>(
     stream: impl AsyncRead + AsyncWrite,
     codes: Option<FrameCodes>,
     requests: mpsc::Receiver<io::Result<Vec<u8>>>,
+    unused: oneshot::Receiver<Infallible>,
     calls: &PendingCalls<R>,
 ) -> io::Result<()> {
     let (input, output) = tokio::io::split(stream);
@@ -131,9 +153,17 @@ async fn carry<R: DeserializeOwned>(
         }
         Ok(())
     };
+    let closing = async {
+        let _dropped = unused.await;
+        tokio::time::sleep(CLOSING).await;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"))
+    };
+    // Answers that have arrived are taken before an error of a write ends the connection.
     tokio::select! {
+        biased;
         ended = receive => ended,
         ended = send(output, sent, requests) => ended,
+        ended = closing => ended,
     }
 }
 
@@ -162,7 +192,7 @@ impl<R> PendingCall<R> {
         deadline: Instant,
     ) -> Result<R, RpcError> {
         let id = self.id;
-        let ClientConnection { calls, requests } = &self.connection;
+        let ClientConnection { calls, requests, .. } = &self.connection;
         let addr = || calls.addr.clone();
         let answered = async {
             let closed = || RpcError::Closed { addr: addr() };
@@ -186,7 +216,10 @@ impl<R> PendingCall<R> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{DuplexStream, ReadHalf};
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::{AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf};
 
     use super::*;
     use crate::rpc::MAX_FRAME_BYTES;
@@ -211,14 +244,21 @@ mod tests {
         }
     }
 
+    /// The bytes that the operating system keeps of what was written and not read, in these tests.
+    const SOCKET_BYTES: usize = 1 << 10;
+
     fn connected() -> (ClientConnection<u32>, ServerEnd) {
-        let (near, far) = tokio::io::duplex(1 << 10);
+        let (near, far) = tokio::io::duplex(SOCKET_BYTES);
         let (input, output) = tokio::io::split(far);
         let requests = FrameReader::new(BufReader::new(input), None, None);
         let (answers, unwritten) = mpsc::channel(1);
         tokio::spawn(send(output, None, unwritten));
         let server = ServerEnd { requests, answers };
         (ClientConnection::start(near, None, "there".into()), server)
+    }
+
+    fn at_once() -> Instant {
+        Instant::now() + Duration::from_millis(5)
     }
 
     fn soon() -> Instant {
@@ -253,7 +293,7 @@ mod tests {
         let answer = call.answer(vec![0u8; MAX_FRAME_BYTES + 1], soon()).await;
         assert!(matches!(answer, Err(RpcError::Protocol { .. })), "{answer:?}");
         let mut call = connection.begin(Duration::MAX).unwrap();
-        let answer = call.answer(vec![7u8], Instant::now() + Duration::from_millis(5)).await;
+        let answer = call.answer(vec![7u8], at_once()).await;
         assert_eq!(answer, Err(RpcError::TimedOut { addr: "there".into() }));
         assert_eq!(server.asked().await, Some(1));
         assert_eq!(server.asked().await, None);
@@ -291,6 +331,111 @@ mod tests {
         let (answers, ()) = tokio::join!(futures_util::future::join_all(asks), ends);
         let closed = RpcError::Closed { addr: "there".into() };
         assert_eq!(answers, vec![Err(closed); count]);
+        assert!(connection.begin(Duration::MAX).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_given_up_is_closed_even_if_its_peer_reads_nothing() {
+        let (near, mut far) = tokio::io::duplex(SOCKET_BYTES);
+        let connection = ClientConnection::<u32>::start(near, None, "there".into());
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let answer = call.answer(vec![7u8; 1 << 20], at_once()).await;
+        assert_eq!(answer, Err(RpcError::TimedOut { addr: "there".into() }));
+        drop((call, connection));
+        // The connection's task reads, too: it waits for the rest of a long frame.
+        far.write_all(&[0, 0xff, 0xff, 0xff]).await.unwrap();
+        let closed = async {
+            while far.write_all(&[0]).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), closed).await.unwrap();
+    }
+
+    /// The peer starts to read after the callers of several requests have given up.
+    #[tokio::test]
+    async fn few_requests_are_sent_whose_callers_have_given_up() {
+        let (connection, mut server) = connected();
+        let mut calls: Vec<_> = (0..20).map(|_| connection.begin(Duration::MAX).unwrap()).collect();
+        let asks = calls.iter_mut().map(|call| call.answer(vec![7u8; 1 << 11], at_once()));
+        let answers = futures_util::future::join_all(asks).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Err(RpcError::TimedOut { .. }))));
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let serves = async {
+            let mut late = 0;
+            loop {
+                match server.asked().await {
+                    Some(20) => break server.answer(20, Ok(5)).await,
+                    Some(_) => late += 1,
+                    None => {}
+                }
+            }
+            assert!(late <= 1 + MAX_UNWRITTEN, "{late} late requests");
+        };
+        assert_eq!(tokio::join!(call.answer(vec![7u8], soon()), serves).0, Ok(5));
+    }
+
+    /// A stream whose writes fail, and whose reads give these bytes. Further reads wait, or panic.
+    struct BrokenStream {
+        bytes: std::io::Cursor<Vec<u8>>,
+        panics: bool,
+    }
+
+    impl AsyncRead for BrokenStream {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.bytes.position() == self.bytes.get_ref().len() as u64 {
+                assert!(!self.panics, "asked to");
+                return Poll::Pending;
+            }
+            Pin::new(&mut self.bytes).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for BrokenStream {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_have_arrived_count_although_a_write_fails() {
+        for _ in 0..100 {
+            let answer = encode(&AnswerEnvelope { id: 0, outcome: Ok::<u32, CallFailure>(5) });
+            let answer = answer.unwrap();
+            let frame = [&(answer.len() as u32).to_be_bytes(), &answer[..]].concat();
+            let stream = BrokenStream { bytes: std::io::Cursor::new(frame), panics: false };
+            let connection = ClientConnection::<u32>::start(stream, None, "there".into());
+            let mut call = connection.begin(Duration::MAX).unwrap();
+            // The request is queued before the task of the connection runs for the first time.
+            assert_eq!(call.answer(vec![7u8], soon()).await, Ok(5));
+            tokio::task::yield_now().await;
+            assert!(connection.begin(Duration::MAX).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_a_connection_ends_its_calls() {
+        let stream = BrokenStream { bytes: std::io::Cursor::default(), panics: true };
+        let connection = ClientConnection::<u32>::start(stream, None, "there".into());
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let answer = call.answer(vec![7u8], soon()).await;
+        assert_eq!(answer, Err(RpcError::Closed { addr: "there".into() }));
         assert!(connection.begin(Duration::MAX).is_none());
     }
 

@@ -20,6 +20,9 @@
 //! the answer any more. This memory is counted by the length of the frame, and bounded in the same way. A decoded
 //! request takes a few times the length of its frame.
 //!
+//! An encoded answer takes memory until it is written, so until the peer reads. This memory is counted and bounded in
+//! the same way.
+//!
 //! A *peer* is an IP address. Times are measured by the clock of the runtime.
 
 use std::collections::HashMap;
@@ -65,6 +68,10 @@ pub struct Limits {
     pub request_bytes: usize,
     /// Limit of the bytes of requests from one address. It is greater than the longest frame.
     pub request_bytes_per_peer: usize,
+    /// Limit of the bytes of all answers that are not written yet.
+    pub answer_bytes: usize,
+    /// Limit of the bytes of answers to one address. It is greater than the longest frame.
+    pub answer_bytes_per_peer: usize,
 }
 
 impl Default for Limits {
@@ -81,6 +88,8 @@ impl Default for Limits {
             frame_bytes_per_peer: 32 << 20,
             request_bytes: 48 << 20,
             request_bytes_per_peer: 20 << 20,
+            answer_bytes: 512 << 20,
+            answer_bytes_per_peer: 256 << 20,
         }
     }
 }
@@ -107,6 +116,8 @@ struct RpcConnectionTable {
     frame_bytes: usize,
     /// Number of bytes of all requests whose handlers have not ended.
     request_bytes: usize,
+    /// Number of bytes of all answers that are not written yet.
+    answer_bytes: usize,
 }
 
 /// The resources that the connections of one address take.
@@ -117,6 +128,8 @@ struct RpcPeerUsage {
     frame_bytes: usize,
     /// Number of bytes of requests whose handlers have not ended, even if the connections of these requests have ended.
     request_bytes: usize,
+    /// Number of bytes of answers that are not written yet.
+    answer_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -206,7 +219,23 @@ impl RpcConnectionTable {
         self.request_bytes -= bytes;
         let Some(peer) = self.peers.get_mut(&address) else { return };
         peer.request_bytes -= bytes;
-        if peer.connections == 0 && peer.request_bytes == 0 {
+        self.forget_unused(address);
+    }
+
+    /// Subtracts the bytes of an answer from the counts of an address.
+    fn end_answer(&mut self, address: IpAddr, bytes: usize) {
+        self.answer_bytes -= bytes;
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.answer_bytes -= bytes;
+        self.forget_unused(address);
+    }
+
+    /// Removes the counts of an address that takes nothing.
+    fn forget_unused(&mut self, address: IpAddr) {
+        let takes_nothing = |peer: &RpcPeerUsage| {
+            peer.connections == 0 && peer.request_bytes == 0 && peer.answer_bytes == 0
+        };
+        if self.peers.get(&address).is_some_and(takes_nothing) {
             self.peers.remove(&address);
         }
     }
@@ -295,6 +324,20 @@ impl Drop for RpcRequestMemory {
     }
 }
 
+/// The memory of an encoded answer, counted until the answer is written.
+#[derive(Debug)]
+pub(super) struct RpcAnswerMemory {
+    shared: Arc<RpcConnectionsInner>,
+    peer: IpAddr,
+    bytes: usize,
+}
+
+impl Drop for RpcAnswerMemory {
+    fn drop(&mut self) {
+        self.shared.book().end_answer(self.peer, self.bytes);
+    }
+}
+
 /// The reason why a connection is refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RpcCloseReason {
@@ -308,6 +351,10 @@ pub(super) enum RpcCloseReason {
     FrameBytes,
     #[error("requests of this address, or in total, hold more than this server keeps")]
     RequestBytes,
+    #[error(
+        "answers that this address, or all together, have not read hold more than this server keeps"
+    )]
+    AnswerBytes,
     #[error("it made no request in time")]
     Silent,
     #[error("a request did not come whole in time")]
@@ -405,6 +452,33 @@ impl RpcConnection {
         peer.request_bytes += more;
         book.request_bytes += more;
         Ok(())
+    }
+
+    /// Records that the connection's complete frame takes no memory any more, unless it has become a running request.
+    pub(super) fn end_frame(&self) {
+        let mut book = self.place.guests.shared.book();
+        let Some(entry) = book.entries.get_mut(&self.place.number) else { return };
+        let peer = entry.peer;
+        let bytes = std::mem::take(&mut entry.come_bytes);
+        book.end_requests(peer, bytes);
+    }
+
+    /// Counts the bytes of an encoded answer until the returned value is dropped.
+    pub(super) fn hold_answer(&self, bytes: usize) -> Result<RpcAnswerMemory, RpcCloseReason> {
+        let shared = &self.place.guests.shared;
+        let mut book = shared.book();
+        let book = &mut *book;
+        // A connection's entry exists as long as this value.
+        let entry = book.entries.get(&self.place.number).ok_or(RpcCloseReason::Idle)?;
+        let peer = book.peers.entry(entry.peer).or_default();
+        if book.answer_bytes + bytes > shared.limits.answer_bytes
+            || peer.answer_bytes + bytes > shared.limits.answer_bytes_per_peer
+        {
+            return Err(RpcCloseReason::AnswerBytes);
+        }
+        book.answer_bytes += bytes;
+        peer.answer_bytes += bytes;
+        Ok(RpcAnswerMemory { shared: Arc::clone(shared), peer: entry.peer, bytes })
     }
 
     /// Waits until this connection must be closed, and returns the reason.

@@ -105,15 +105,16 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
 pub(super) async fn send(
     output: impl AsyncWrite + Unpin,
     mut codes: Option<SentCodes>,
-    mut messages: mpsc::Receiver<io::Result<Vec<u8>>>,
+    mut messages: mpsc::Receiver<io::Result<impl AsRef<[u8]>>>,
 ) -> io::Result<()> {
     let mut output = BufWriter::new(output);
     while let Some(message) = messages.recv().await {
         let message = message?;
-        output.write_u32(message.len().try_into().expect("the codec bounds messages")).await?;
-        output.write_all(&message).await?;
+        let bytes = message.as_ref();
+        output.write_u32(bytes.len().try_into().expect("the codec bounds messages")).await?;
+        output.write_all(bytes).await?;
         if let Some(codes) = &mut codes {
-            output.write_all(&codes.next(&message)).await?;
+            output.write_all(&codes.next(bytes)).await?;
         }
         if messages.is_empty() {
             output.flush().await?;

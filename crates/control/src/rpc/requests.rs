@@ -2,7 +2,7 @@
 //!
 //! One task reads the requests and writes the answers. Each request takes one of [`MAX_REQUESTS_PER_CONNECTION`] places
 //! until its answer is being written. While no place is free, nothing is read, so the number of answers that a peer
-//! does not read is bounded, too.
+//! does not read is bounded, too. So are their bytes ([`RpcConnection::hold_answer`]).
 //!
 //! ```text
 //! place free → request read → handler runs ── ends ──→ answer waits → answer written, place free
@@ -18,12 +18,13 @@ use std::sync::Arc;
 
 use fusee_auth::{FrameCodes, PeerKind};
 use futures_util::future::BoxFuture;
+use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::codec::{AnswerEnvelope, CallFailure, RequestEnvelope, deadline, encode};
-use super::connections::{RpcConnection, RpcRequestMemory};
+use super::connections::{RpcAnswerMemory, RpcConnection, RpcRequestMemory};
 use super::frames::{FrameReader, send};
 use super::times::RequestTimes;
 use super::{Caller, MAX_REQUESTS_PER_CONNECTION, Service, Stamped};
@@ -92,7 +93,8 @@ pub(super) async fn answer<S: Service>(
     let (input, output) = tokio::io::split(stream);
     let (sent, received) = codes.map(|codes| (codes.sent, codes.received)).unzip();
     let frames = FrameReader::new(BufReader::new(input), guest.clone(), received);
-    let (answers, finished) = mpsc::channel(MAX_REQUESTS_PER_CONNECTION);
+    let (answers, finished) =
+        mpsc::channel::<io::Result<CountedAnswer>>(MAX_REQUESTS_PER_CONNECTION);
     let requests = RequestReader { handler, from, guest, answers, underway: HashMap::new() };
     tokio::select! {
         ended = requests.receive(frames) => ended,
@@ -100,8 +102,43 @@ pub(super) async fn answer<S: Service>(
     }
 }
 
+/// An encoded answer, and its part of the memory that unread answers can take.
+struct CountedAnswer {
+    bytes: Vec<u8>,
+    _held: Option<RpcAnswerMemory>,
+}
+
+impl AsRef<[u8]> for CountedAnswer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The reserved place in the queue of answers for one request's answer.
-type AnswerPlace = mpsc::OwnedPermit<io::Result<Vec<u8>>>;
+struct AnswerPlace {
+    /// The id of the request.
+    id: u64,
+    queue: mpsc::OwnedPermit<io::Result<CountedAnswer>>,
+    guest: Option<RpcConnection>,
+}
+
+impl AnswerPlace {
+    /// Queues the outcome of the request. If unread answers take too much memory, the connection ends instead.
+    fn send(self, outcome: Result<impl Serialize, CallFailure>) {
+        let AnswerPlace { id, queue, guest } = self;
+        let encoded = encode(&AnswerEnvelope { id, outcome }).or_else(|error| {
+            // An answer that is too long ends its call, not the connection.
+            tracing::error!(%error, "the answer to a control request cannot be sent");
+            let failure = CallFailure::Handler(error.to_string());
+            encode(&AnswerEnvelope { id, outcome: Err::<(), CallFailure>(failure) })
+        });
+        let counted = encoded.and_then(|bytes| {
+            let held = guest.map(|guest| guest.hold_answer(bytes.len())).transpose()?;
+            Ok(CountedAnswer { bytes, _held: held })
+        });
+        drop(queue.send(counted));
+    }
+}
 
 /// The receiving side of a server's connection, which starts the handlers of requests.
 struct RequestReader<S: Service> {
@@ -110,7 +147,7 @@ struct RequestReader<S: Service> {
     /// The server's entry of the connection; `None` for a connection inside the process.
     guest: Option<RpcConnection>,
     /// The queue of answers. Its capacity limits the number of requests that the connection handles at a time.
-    answers: mpsc::Sender<io::Result<Vec<u8>>>,
+    answers: mpsc::Sender<io::Result<CountedAnswer>>,
     /// The requests that are not answered yet, and some that have ended, by their ids. Dropping a request's sender
     /// makes the request give up its place.
     underway: HashMap<u64, oneshot::Sender<Infallible>>,
@@ -125,11 +162,14 @@ impl<S: Service> RequestReader<S> {
         while let Ok(place) = self.answers.clone().reserve_owned().await {
             match frames.next().await? {
                 Some(RequestEnvelope::Call { id, ms_left, request }) => {
+                    let place = AnswerPlace { id, queue: place, guest: self.guest.clone() };
                     self.start(id, deadline(ms_left), request, place)?;
                 }
                 Some(RequestEnvelope::Cancel { id }) => drop(self.underway.remove(&id)),
                 None => break,
             }
+            // The frames of requests that run are counted elsewhere now. No other frame takes memory any more.
+            self.guest.iter().for_each(RpcConnection::end_frame);
         }
         // The connection ends now; otherwise it would end only when the last answer is sent, which may take long.
         Err(io::ErrorKind::UnexpectedEof.into())
@@ -155,8 +195,7 @@ impl<S: Service> RequestReader<S> {
         let Stamped { cluster, request } = request;
         let needs = S::required_peer(&request);
         if self.from.who.is_some_and(|who| !who.has_rights_of(needs)) {
-            let outcome: Result<S::Reply, _> = Err(denied(needs));
-            place.send(encode(&AnswerEnvelope { id, outcome }));
+            place.send(Err::<S::Reply, _>(denied(needs)));
             return Ok(());
         }
         let handling = self.handler.start(Caller { cluster, ..self.from }, request, held.flatten());
@@ -166,7 +205,7 @@ impl<S: Service> RequestReader<S> {
             // The connection is counted as busy until the answer is ready, or not wanted any more.
             let _asking = asking;
             tokio::select! {
-                outcome = handling => drop(place.send(encode(&AnswerEnvelope { id, outcome }))),
+                outcome = handling => place.send(outcome),
                 _ = unwanted => {}
                 () = sleep_until(deadline) => {}
             }
@@ -177,9 +216,7 @@ impl<S: Service> RequestReader<S> {
 
 /// Returns the failure of a request whose sender lacks the key that the request needs.
 fn denied(needs: PeerKind) -> CallFailure {
-    CallFailure::Denied(format!(
-        "that is for who has the secret's key for `{needs}`, or the secret"
-    ))
+    CallFailure::Denied(format!("the request needs the secret's key for `{needs}`, or the secret"))
 }
 
 #[cfg(test)]
