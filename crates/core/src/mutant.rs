@@ -257,6 +257,11 @@ mutants! {
     /// Lets a Move begin before a view change has ended.
     MovesWhileFrozen,
 
+    // Faults in the redundancy of writes.
+    /// Lets a write with an outdated hint give its pair the redundancy of the hint's pair, although the value cannot
+    /// have the redundancy of the present pair, so that the rules decide.
+    StaleHintPlaces,
+
     // Faults in the work table.
     /// Lets a get share the result of another get that was posted earlier: the get misses a write that ended before the
     /// get began.

@@ -1,7 +1,8 @@
 //! Tests that run the steered histories, each under some thousand schedules.
 
 use crate::support::{
-    crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse, turns,
+    crowded, gone, in_doubt, late_repairs, placements, scripted, steered, steered_changes,
+    steered_reuse, turns,
 };
 
 /// Runs a history for every seed. Asserts that the intended schedule occurs often enough for the test to be meaningful.
@@ -102,6 +103,13 @@ fn nobody_writes_beside_a_replica_that_others_still_read() {
 #[test]
 fn what_a_look_sees_is_as_old_as_its_end() {
     for_all(1000, steered_reuse::early_mark);
+}
+
+#[test]
+fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
+    for seed in 0..20 {
+        placements::stale_hint(seed);
+    }
 }
 
 /// Runs every script, without any mutant.

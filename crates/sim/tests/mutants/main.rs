@@ -176,6 +176,7 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         CodedReadsAskSilentNodes => &scenarios::SILENT_COLUMN,
         FirstCopyWordDecides => &scenarios::LEFT_COPY_WORD,
         ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
+        StaleHintPlaces => &scenarios::STALE_HINT,
         MissedBesideGrants => &scenarios::LOST_ANSWERS,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,

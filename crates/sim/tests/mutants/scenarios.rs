@@ -8,7 +8,7 @@ use fusee_sim::{RunOptions, run};
 
 use crate::support::{
     bars, changes, copy_words, crowded, failures, frozen_grant, gone, in_doubt, late_repairs,
-    moved_pairs, rates, reuse, scenarios, scripted, scrub, settled_set, silent_column,
+    moved_pairs, placements, rates, reuse, scenarios, scripted, scrub, settled_set, silent_column,
     speculations, stale_moves, stale_orphan, steered, steered_changes, steered_recovery,
     steered_reuse, suspended, turns, unheard,
 };
@@ -240,6 +240,8 @@ pub const MOVED_PAIRS_LOSS: MutantScenario =
 
 pub const MOVED_AT_ONCE: MutantScenario = named("moved at once", moved_pairs::moved_at_once);
 
+pub const STALE_HINT: MutantScenario = named("stale hint", placements::stale_hint);
+
 pub const DEMOTION_RATE: MutantScenario = named("demotion rate", rates::demotion);
 pub const PROMOTION_RATE: MutantScenario = named("promotion rate", rates::promotion);
 pub const COUNTERS: MutantScenario = named("counters", rates::counters);
@@ -247,7 +249,8 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 90] = [
+pub const STEPWISE: [&MutantScenario; 91] = [
+    &STALE_HINT,
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,

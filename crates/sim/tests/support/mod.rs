@@ -21,6 +21,7 @@ pub mod gone;
 pub mod in_doubt;
 pub mod late_repairs;
 pub mod moved_pairs;
+pub mod placements;
 pub mod rates;
 pub mod refill;
 pub mod reuse;

@@ -66,7 +66,8 @@ pub(in crate::store) enum KeepRedundancy {
     No,
     /// The write keeps it. The slab is the one for a new pair.
     IfItExists,
-    /// The write keeps it. The slab is the one of the pair that a hint shows; a new pair would get this redundancy.
+    /// The write keeps it. The slab is the one of the pair that a hint shows. A new pair, and a pair whose redundancy
+    /// the value cannot have, would get this redundancy.
     AsHinted(Redundancy),
 }
 
@@ -454,9 +455,17 @@ impl<'i> Attempt<'i> {
         match (keeps, found) {
             (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
             (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
-            (_, Some(found)) => {
+            (keeps, Some(found)) => {
+                // A value that cannot have the pair's redundancy gets that of a new pair. If the hint was wrong, the
+                // slab is the one of a third pair.
+                let of_new = match keeps {
+                    KeepRedundancy::AsHinted(of_new) if !removed(Mutant::StaleHintPlaces) => {
+                        *of_new
+                    }
+                    _ => slab.redundancy,
+                };
                 let kept = op.store.view.slab_of_word(found.word, key, value.len());
-                kept.is_none_or(|kept| kept.redundancy == slab.redundancy)
+                kept.map_or(of_new, |kept| kept.redundancy) == slab.redundancy
             }
         }
     }

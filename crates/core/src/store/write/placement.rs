@@ -121,8 +121,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         Ok(placed(self.slab_of_new()?, None))
     }
 
-    /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt. If the pair
-    /// that was found cannot keep its redundancy, the slab stays the same.
+    /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt.
     fn place_again(&self, intent: &Intent<'_>, why: NotWritten) -> Result<PlacedWrite, Error> {
         let Self { store, request } = *self;
         let WriteRequest { key, value, placement, .. } = request;
@@ -131,7 +130,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         let (slab, hint) = match why {
             NotWritten::Misplaced(Some(found)) => {
                 let kept = store.view.slab_of_word(found.word, key, value.len());
-                (kept.unwrap_or(intent.slab), Some(found.uncertain()))
+                (kept.map_or_else(of_new, Ok)?, Some(found.uncertain()))
             }
             NotWritten::Misplaced(None) => (of_new()?, None),
             // There is no room for the redundancy of the pair that the hint showed, so the write takes the redundancy

@@ -1,0 +1,66 @@
+//! Writes whose pair gets another redundancy, or vanishes, while they choose the slab of their object.
+
+use std::time::Duration;
+
+use fusee_client::RedundancyRules;
+use fusee_core::data::Redundancy;
+use fusee_core::erasure::Coding;
+use fusee_core::store::{Hint, WriteRequest, WriteResult};
+use fusee_core::view::Geometry;
+use fusee_sim::check::check_replicas_agree;
+use fusee_sim::{ClusterOptions, Sim, SimCluster, SimStore};
+
+const LEASE: Duration = Duration::from_millis(20);
+const KEY: &[u8] = b"key";
+/// A value that can be erasure-coded.
+const LONG: [u8; 900] = [1; 900];
+/// A value that cannot be erasure-coded.
+const SHORT: &[u8] = b"short";
+
+fn coded() -> Redundancy {
+    Redundancy::Coded(Coding::new(2, 1).expect("there is such a code"))
+}
+
+/// Runs a scenario with two sessions of one process, in a cluster of three memory nodes.
+fn with_sessions(seed: u64, scenario: impl AsyncFnOnce(&SimCluster, &SimStore, &SimStore)) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let options = ClusterOptions { geometry, lease_ms, ..defaults };
+    let cluster = SimCluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let a = cluster.open(process, options.session).await.expect("a master leads");
+        let b = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(a.gate().clone());
+        keeper.open(b.gate().clone());
+        scenario(&cluster, a.store(), b.store()).await;
+    });
+    check_replicas_agree(&cluster);
+}
+
+async fn write(store: &SimStore, request: WriteRequest<'_, &[u8]>) -> WriteResult {
+    store.write(request).await.expect("there is room")
+}
+
+/// Returns the redundancy and the first byte of the pair; `None` if the key does not exist.
+async fn pair_of(store: &SimStore) -> Option<(Redundancy, u8)> {
+    let found = store.search(KEY, None).await.expect("nothing is lost");
+    Some((found.redundancy()?, found.value()?[0]))
+}
+
+/// A pair without redundancy becomes erasure-coded. Then it is written by its old hint, with a value that is too short
+/// for the code. Now the rules decide.
+pub fn stale_hint(seed: u64) {
+    with_sessions(seed, async |_, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
+        let hint = write(a, put).await.place;
+        let hint = if seed.is_multiple_of(2) { hint } else { hint.map(Hint::uncertain) };
+        b.set_redundancy(KEY, coded(), None).await.expect("it can be");
+        let by_rule = RedundancyRules::replicated().placement(SHORT.len());
+        write(a, WriteRequest::upsert(KEY, SHORT).placed(by_rule).hinted(hint)).await;
+        assert_eq!(pair_of(b).await, Some((Redundancy::Replicated, SHORT[0])));
+    });
+}
