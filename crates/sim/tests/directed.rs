@@ -109,6 +109,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
     for seed in 0..20 {
         placements::stale_hint(seed);
+        placements::newer_view(seed);
     }
 }
 

@@ -177,6 +177,7 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         FirstCopyWordDecides => &scenarios::LEFT_COPY_WORD,
         ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
         StaleHintPlaces => &scenarios::STALE_HINT,
+        OlderViewPlaces => &scenarios::PLACED_EARLIER,
         MissedBesideGrants => &scenarios::LOST_ANSWERS,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,

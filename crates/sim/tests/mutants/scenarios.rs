@@ -242,6 +242,8 @@ pub const MOVED_AT_ONCE: MutantScenario = named("moved at once", moved_pairs::mo
 
 pub const STALE_HINT: MutantScenario = named("stale hint", placements::stale_hint);
 
+pub const PLACED_EARLIER: MutantScenario = named("placed earlier", placements::newer_view);
+
 pub const DEMOTION_RATE: MutantScenario = named("demotion rate", rates::demotion);
 pub const PROMOTION_RATE: MutantScenario = named("promotion rate", rates::promotion);
 pub const COUNTERS: MutantScenario = named("counters", rates::counters);
@@ -249,7 +251,8 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 91] = [
+pub const STEPWISE: [&MutantScenario; 92] = [
+    &PLACED_EARLIER,
     &STALE_HINT,
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,

@@ -51,6 +51,20 @@ async fn pair_of(store: &SimStore) -> Option<(Redundancy, u8)> {
     Some((found.redundancy()?, found.value()?[0]))
 }
 
+/// A session has not operated since the region of a pair was added. Its first write has the pair's hint.
+pub fn newer_view(seed: u64) {
+    with_sessions(seed, async |_, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(coded());
+        let hint = write(a, put).await.place.map(Hint::uncertain);
+        let default =
+            if seed.is_multiple_of(2) { Redundancy::Replicated } else { Redundancy::None };
+        let by_rule = RedundancyRules::from_length(0, default).placement(LONG.len());
+        let value = [2; LONG.len()];
+        write(b, WriteRequest::update(KEY, &value).placed(by_rule).hinted(hint)).await;
+        assert_eq!(pair_of(a).await, Some((coded(), 2)));
+    });
+}
+
 /// A pair without redundancy becomes erasure-coded. Then it is written by its old hint, with a value that is too short
 /// for the code. Now the rules decide.
 pub fn stale_hint(seed: u64) {

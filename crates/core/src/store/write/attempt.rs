@@ -55,6 +55,8 @@ pub(in crate::store) struct Intent<'a> {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
+    /// The number of the view by which the slab was chosen.
+    pub placed_in: u64,
     /// A function of the caller that is called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
 }

@@ -139,7 +139,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // Boxed, because this case is rare and futures of operations should stay small.
             Err(error) => Box::pin(placement.place_by_search(error)).await?,
         };
-        let PlacedWrite { slab, keeps, hint } = placed;
+        let PlacedWrite { slab, keeps, view, hint } = placed;
         let mut batch = self.batches.take();
         let mut room = Vec::new();
         let value = match value {
@@ -151,7 +151,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             value => WriteValue::Bytes(value.bytes(&mut room)),
         };
         let mut op = self.operation_with(batch);
-        let intent = Intent { opcode, key, value, slab, keeps, watch };
+        let intent = Intent { opcode, key, value, slab, keeps, placed_in: view, watch };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
             Err(begun) => match op.write(&intent, hint, begun).await {

@@ -190,6 +190,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             value: WriteValue::Bytes(value),
             slab,
             keeps: KeepRedundancy::No,
+            placed_in: self.op.view.number,
             watch: None,
         };
         let in_place =

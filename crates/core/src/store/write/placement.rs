@@ -3,7 +3,9 @@
 //! 1. *Before the write* the slab is chosen by the request's placement and hint. Nothing else is known yet of the pair
 //!    that the write replaces.
 //! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS names the object
-//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)).
+//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view by which the
+//!    slab was chosen, because a region never changes its redundancy. In a newer view, which possibly has a region that
+//!    the choice did not know, the slab is checked before the hint is used.
 //! 3. *If the slab is wrong*, or has no room, the write begins again with another slab. It does so only once, so that
 //!    it ends even if other sessions change the pair's redundancy again and again.
 
@@ -25,6 +27,8 @@ pub(super) struct PlacedWrite {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
+    /// The number of the view by which the slab was chosen.
+    pub view: u64,
     /// The slot where the key possibly is.
     pub hint: Option<Hint>,
 }
@@ -86,7 +90,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
                 (slab, if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No })
             }
         };
-        Ok(PlacedWrite { slab, keeps, hint: *hint })
+        Ok(self.placed(slab, keeps, *hint))
     }
 
     /// Chooses the slab of the write after [`WritePlacement::place`] failed with `error`, because a new pair cannot
@@ -100,7 +104,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         let value_bytes = request.value.len();
         let placed = |slab, hint| {
             let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
-            PlacedWrite { slab, keeps, hint }
+            self.placed(slab, keeps, hint)
         };
         if keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
             let found = store.search(key, None).await?;
@@ -145,7 +149,13 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             }
             NotWritten::Failed(error) => return Err(error),
         };
-        Ok(PlacedWrite { slab, keeps: KeepRedundancy::No, hint })
+        Ok(self.placed(slab, KeepRedundancy::No, hint))
+    }
+
+    /// Returns the choice of this slab by the view that new operations follow.
+    #[inline]
+    fn placed(&self, slab: SlabKind, keeps: KeepRedundancy, hint: Option<Hint>) -> PlacedWrite {
+        PlacedWrite { slab, keeps, view: self.store.view.borrow().number, hint }
     }
 
     /// Returns the slab for the request's new pair: of the demanded redundancy, or of the one to which the demand falls
@@ -172,12 +182,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         intent: &Intent<'_>,
         why: NotWritten,
     ) -> Result<WriteResult, Error> {
-        let PlacedWrite { slab, keeps, hint } =
+        let PlacedWrite { slab, keeps, view, hint } =
             WritePlacement { store: self.store, request }.place_again(intent, why)?;
         let mut room = Vec::new();
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
         self.pin.pause();
-        let intent = Intent { value, slab, keeps, ..*intent };
+        let intent = Intent { value, slab, keeps, placed_in: view, ..*intent };
         match self.write(&intent, hint, None).await {
             Ok(written) => Ok(WriteResult { hint_held: false, ..written }),
             Err(NotWritten::Failed(error)) => Err(error),

@@ -150,6 +150,9 @@ fn post_first<F: Fabric, H: Host>(
     attempt: &mut Attempt<'_>,
 ) -> Result<AttemptAction, Error> {
     let Some(hint) = attempt.hint else { return post_looking(op, attempt) };
+    if !is_placed_for(op, attempt, hint) {
+        return post_looking(op, attempt);
+    }
     if may_speculate(op, hint, attempt) {
         post_speculation(op, attempt, hint)?;
         return Ok(AttemptAction::Phase);
@@ -158,6 +161,18 @@ fn post_first<F: Fabric, H: Host>(
     let Some(target) = target else { return post_looking(op, attempt) };
     post_led(op, attempt, &target)?;
     Ok(AttemptAction::Phase)
+}
+
+/// Returns whether the attempt's slab is right for the pair of a hint that proves right: it was chosen by this view
+/// ([`placement`](super::placement)), or it is right in this view as well.
+#[inline]
+fn is_placed_for<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
+    hint: Hint,
+) -> bool {
+    let is_of_this_view = op.view.number == attempt.intent.placed_in;
+    passes(Mutant::OlderViewPlaces, is_of_this_view) || attempt.is_well_placed(op, Some(hint))
 }
 
 /// Posts the WRITE of the attempt's object, and the READs of the key's buckets.
