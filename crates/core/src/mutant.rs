@@ -363,6 +363,9 @@ mutants! {
     /// address, whose generation has recurred.
     // Promise RED-12 | mutant `OlderParityCounts`
     OlderParityCounts,
+    /// Lets a READ by a hint restore an EC-oriented value from parity alone, although the object possibly lacks its
+    /// parity, and that of a much earlier object is in its place.
+    HintedReadsTrustParity,
 
     // Faults in writes of objects.
     /// Writes an object to its first replica only: the object is lost with that node.

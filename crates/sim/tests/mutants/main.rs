@@ -169,6 +169,7 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         CopiesLeak | SecondCopyLeaks => &scenarios::ORIENTED_QUIET,
         CopiesOnOneNode | SealsFromFirstCopyOnly => &scenarios::TWO_NODES_LOST,
         OlderParityCounts => &scenarios::OLDER_PARITY,
+        HintedReadsTrustParity => &scenarios::UNREAD_DATA,
         TornHeadersHideObjects => &scenarios::TORN_HEADERS,
         RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,

@@ -234,6 +234,7 @@ pub const SUSPENDED_COMMIT: MutantScenario = named("suspended commit", suspended
 pub const LEFT_COPY_WORD: MutantScenario = named("left copy word", copy_words::left_copy_word);
 pub const RESTING_BLOCK: MutantScenario = named("resting block", moved_pairs::resting_block);
 pub const OLDER_PARITY: MutantScenario = named("older parity", moved_pairs::older_parity);
+pub const UNREAD_DATA: MutantScenario = named("unread data", moved_pairs::unread_data);
 pub const TORN_HEADERS: MutantScenario = named("torn headers", moved_pairs::torn_headers);
 pub const MOVED_PAIRS_LOSS: MutantScenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
@@ -251,7 +252,8 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 92] = [
+pub const STEPWISE: [&MutantScenario; 93] = [
+    &UNREAD_DATA,
     &PLACED_EARLIER,
     &STALE_HINT,
     &SILENT_COLUMN,

@@ -31,6 +31,8 @@ const SESSIONS: usize = 4;
 const BURSTS: usize = 8;
 /// Time within which the cluster must be repaired, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// A time longer than the run, in nanoseconds.
+const HELD_NS: u64 = 100_000_000_000;
 
 /// A few sessions run bursts of operations on one key. If `is_lossy`, a memory node is lost in the middle of one burst.
 pub fn moved_pairs(seed: u64, is_lossy: bool) {
@@ -369,34 +371,84 @@ pub fn older_parity(seed: u64) {
         keeper.open(session.gate().clone());
         let store = session.store();
         let value = [7; 900];
-        let older = [8; 900];
         let written = store
             .write(WriteRequest::insert(b"key", &value).placed(oriented))
             .await
             .expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
-        // The checkers are off, because they do not allow the leftovers of an older object with an equal identity: in
-        // other runs no client ever meets leftovers of this kind.
-        cluster.checks().never_watch();
+        leave_older_parity(&cluster, b"key", hint.word);
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");
-        let bytes = object.bytes() as usize;
-        let mut chunks = vec![vec![0; bytes]; coding.chunks()];
-        let identity = object.identity_of(hint.word);
-        let pair = Pair { key: b"key", value: &older, identity, opcode: Opcode::Insert };
-        let mut of_stripe: Vec<&mut [u8]> = chunks.iter_mut().map(|chunk| &mut chunk[..]).collect();
-        pair.encode_chunks(&ReedSolomon::new(coding), &mut of_stripe);
-        for (place, chunk) in object.places().zip(&chunks).skip(coding.k()) {
-            for (word, belongs) in (0..).zip(chunk.as_chunks().0) {
-                let place = place.plus(8 * word);
-                let stands = cluster.network().memories().word_at(place).0;
-                cluster.network().memories().flip(place, stands ^ u64::from_le_bytes(*belongs));
-            }
-        }
         let damaged = object.places().nth(seed as usize % coding.k()).expect("a data chunk");
         cluster.network().memories().flip(damaged.plus(8 * (seed % 5)), 1 << (seed % 64));
         let found = store.search(b"key", Some(hint)).await.expect("the copy is left");
         assert_eq!(found.value(), Some(&value[..]));
+    });
+}
+
+/// Puts parity of another value of the key where the parity of this word's pair belongs.
+fn leave_older_parity(cluster: &SimCluster, key: &[u8], word: Slot) {
+    // The checkers are off, because they do not allow the leftovers of an older object with an equal identity: in other
+    // runs no client ever meets leftovers of this kind.
+    cluster.checks().never_watch();
+    let view = cluster.view();
+    let object = view.object_of(word).expect("it leads there");
+    let coding = object.columns().expect("it has chunks").coding();
+    let mut chunks = vec![vec![0; object.bytes() as usize]; coding.chunks()];
+    let identity = object.identity_of(word);
+    let pair = Pair { key, value: &[8; 900], identity, opcode: Opcode::Insert };
+    let mut of_stripe: Vec<&mut [u8]> = chunks.iter_mut().map(|chunk| &mut chunk[..]).collect();
+    pair.encode_chunks(&ReedSolomon::new(coding), &mut of_stripe);
+    for (place, chunk) in object.places().zip(&chunks).skip(coding.k()) {
+        for (word, belongs) in (0..).zip(chunk.as_chunks().0) {
+            let place = place.plus(8 * word);
+            let stands = cluster.network().memories().word_at(place).0;
+            cluster.network().memories().flip(place, stands ^ u64::from_le_bytes(*belongs));
+        }
+    }
+}
+
+/// As in [`older_parity`], but the nodes of both data chunks do not answer a reader with a hint. Parity chunks alone do
+/// not decide the value.
+pub fn unread_data(seed: u64) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let options = ClusterOptions { memory_nodes: 6, geometry, lease_ms, ..defaults };
+    let network = NetworkOptions { verb_timeout_ns: 100_000, ..NetworkOptions::default() };
+    let cluster = SimCluster::with_network(&sim, &options, network);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let coding = Coding::new(2, 2).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let store = session.store();
+        let mut number = 0;
+        let (key, hint, data) = loop {
+            let key = format!("key {number}").into_bytes();
+            let put = WriteRequest::insert(&key[..], &[7; 900]).placed(oriented);
+            let place = store.write(put).await.expect("there is room").place;
+            let hint = place.expect("it has been put somewhere");
+            let view = store.view();
+            let object = view.object_of(hint.word).expect("it leads there");
+            let data: Vec<_> = object.places().take(coding.k()).map(|place| place.node).collect();
+            if !data.contains(&view.slot_on_primary(hint.slot).node) {
+                break (key, hint, data);
+            }
+            number += 1;
+            assert!(number < 60, "there is none on so many nodes");
+        };
+        leave_older_parity(&cluster, &key, hint.word);
+        data.iter().for_each(|node| cluster.network().links().hold(session.id(), *node, HELD_NS));
+        for hint in [Some(hint), None] {
+            match store.search(&key[..], hint).await {
+                Err(Error::Unreachable { node, .. }) => assert!(data.contains(&node)),
+                other => panic!("{:?}", other.map(|found| found.value().map(<[u8]>::to_vec))),
+            }
+        }
     });
 }
 

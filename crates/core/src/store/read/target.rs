@@ -6,7 +6,7 @@
 use crate::data::Fetch;
 use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, removed, right_or};
 use crate::race::{BucketWords, Key};
 use crate::store::session::SilentNodes;
 use crate::store::{Hint, StoreOp};
@@ -101,8 +101,11 @@ impl HintTarget {
 
     #[cold]
     fn fetch_chunks(&self, view: &View, silent: &SilentNodes, batch: &mut VerbBatch) -> Fetch {
-        let object = view.object(self.hint.word.address(), self.class.bytes());
+        let word = self.hint.word;
+        let object = view.object(word.address(), self.class.bytes());
         let object = object.expect("the target was made of it");
+        // The word tells whether the object may lack its parity. Then parity of an earlier object is possibly there.
+        let object = right_or(Mutant::HintedReadsTrustParity, object.of_word(word), object);
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
