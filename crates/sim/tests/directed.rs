@@ -111,6 +111,9 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
         placements::stale_hint(seed);
         placements::newer_view(seed);
     }
+    for seed in 0..200 {
+        placements::vanishing_pair(seed);
+    }
 }
 
 /// Runs every script, without any mutant.

@@ -5,10 +5,12 @@ use std::time::Duration;
 use fusee_client::RedundancyRules;
 use fusee_core::data::Redundancy;
 use fusee_core::erasure::Coding;
+use fusee_core::error::Error;
 use fusee_core::store::{Hint, WriteRequest, WriteResult};
 use fusee_core::view::Geometry;
 use fusee_sim::check::check_replicas_agree;
-use fusee_sim::{ClusterOptions, Sim, SimCluster, SimStore};
+use fusee_sim::{ClusterOptions, Rng, Sim, SimCluster, SimStore};
+use futures_util::future::join;
 
 const LEASE: Duration = Duration::from_millis(20);
 const KEY: &[u8] = b"key";
@@ -62,6 +64,25 @@ pub fn newer_view(seed: u64) {
         let value = [2; LONG.len()];
         write(b, WriteRequest::update(KEY, &value).placed(by_rule).hinted(hint)).await;
         assert_eq!(pair_of(a).await, Some((coded(), 2)));
+    });
+}
+
+/// A pair is deleted while it is written. There are too few memory nodes for the redundancy that a new pair would get,
+/// so the write does not add a pair.
+pub fn vanishing_pair(seed: u64) {
+    let too_wide = Redundancy::Coded(Coding::new(3, 1).expect("there is such a code"));
+    with_sessions(seed, async |cluster, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::Replicated);
+        write(a, put).await;
+        let by_rule = RedundancyRules::from_length(0, too_wide).placement(LONG.len());
+        let delete = async {
+            cluster.sim().sleep(Rng::named(seed, "delete").below_u64(30_000)).await;
+            b.delete(KEY, None).await.expect("nothing else deletes the key");
+        };
+        let put = a.write(WriteRequest::upsert(KEY, &[2; LONG.len()]).placed(by_rule));
+        let (put, ()) = join(put, delete).await;
+        assert!(matches!(put, Ok(_) | Err(Error::Redundancy(_))), "{put:?}");
+        assert_eq!(pair_of(b).await, None);
     });
 }
 

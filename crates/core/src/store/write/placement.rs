@@ -102,10 +102,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         let Error::Redundancy(reason) = &error else { return Err(error) };
         let keeps = placement.keeps_existing();
         let value_bytes = request.value.len();
-        let placed = |slab, hint| {
-            let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
-            self.placed(slab, keeps, hint)
-        };
+        let demand = placement.of_new_pair();
         if keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
             let found = store.search(key, None).await?;
             let is_there = found.value().is_some();
@@ -113,16 +110,20 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             let kept =
                 found.and_then(|found| store.view.slab_of_word(found.word, &key, value_bytes));
             match kept {
-                Some(slab) => return Ok(placed(slab, found.map(Hint::uncertain))),
+                // The pair can vanish before the write begins, and a new pair would not get its redundancy.
+                Some(slab) => {
+                    let keeps = KeepRedundancy::AsHinted(demand.redundancy);
+                    return Ok(self.placed(slab, keeps, found.map(Hint::uncertain)));
+                }
                 None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
                 None => {}
             }
         }
-        let demand = placement.of_new_pair();
         if !demand.falls_back(reason) {
             return Err(error);
         }
-        Ok(placed(self.slab_of_new()?, None))
+        let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
+        Ok(self.placed(self.slab_of_new()?, keeps, None))
     }
 
     /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt.
