@@ -86,6 +86,19 @@ pub fn vanishing_pair(seed: u64) {
     });
 }
 
+/// An INSERT ignores its hint, and a DELETE its placement.
+pub fn ignored_options(seed: u64) {
+    with_sessions(seed, async |_, a, b| {
+        let hint = write(a, WriteRequest::insert(KEY, &LONG)).await.place;
+        for hint in [hint, hint.map(Hint::uncertain)] {
+            let again = b.write(WriteRequest::insert(KEY, SHORT).hinted(hint)).await;
+            assert_eq!(again, Err(Error::AlreadyExists));
+        }
+        write(b, WriteRequest::delete(KEY).placed(coded()).hinted(hint)).await;
+        assert_eq!(pair_of(a).await, None);
+    });
+}
+
 /// A pair without redundancy becomes erasure-coded. Then it is written by its old hint, with a value that is too short
 /// for the code. Now the rules decide.
 pub fn stale_hint(seed: u64) {

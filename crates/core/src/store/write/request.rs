@@ -52,13 +52,21 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Delete, key, Value::Bytes(&[]))
     }
 
-    /// Returns the request with this placement; a [`Redundancy`] demands exactly that redundancy.
+    /// Returns the request with this placement; a [`Redundancy`] demands exactly that redundancy. A DELETE ignores the
+    /// placement, because its log object is always replicated.
     pub fn placed(self, placement: impl Into<Placement>) -> WriteRequest<'a, K> {
+        if self.opcode == Opcode::Delete {
+            return self;
+        }
         WriteRequest { placement: placement.into(), ..self }
     }
 
-    /// Returns the request with a hint, if there is one.
+    /// Returns the request with a hint, if there is one. An INSERT ignores the hint, because a right hint would make it
+    /// replace the pair.
     pub fn hinted(self, hint: Option<Hint>) -> WriteRequest<'a, K> {
+        if self.opcode == Opcode::Insert {
+            return self;
+        }
         WriteRequest { hint, ..self }
     }
 
