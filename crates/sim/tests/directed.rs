@@ -110,6 +110,7 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
     for seed in 0..20 {
         placements::stale_hint(seed);
         placements::newer_view(seed);
+        placements::lost_column(seed);
         placements::ignored_options(seed);
     }
     for seed in 0..200 {

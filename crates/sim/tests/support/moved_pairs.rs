@@ -188,7 +188,8 @@ async fn burst(
     }
 }
 
-async fn wait_for_repair(cluster: &SimCluster) {
+/// Waits until all members live and no view change runs.
+pub async fn wait_for_repair(cluster: &SimCluster) {
     let until = cluster.sim().now() + PATIENCE_NS;
     let is_whole = || {
         let view = cluster.view();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fusee_client::RedundancyRules;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
 use fusee_core::store::{Hint, WriteRequest, WriteResult};
@@ -11,6 +11,8 @@ use fusee_core::view::Geometry;
 use fusee_sim::check::check_replicas_agree;
 use fusee_sim::{ClusterOptions, Rng, Sim, SimCluster, SimStore};
 use futures_util::future::join;
+
+use super::moved_pairs::wait_for_repair;
 
 const LEASE: Duration = Duration::from_millis(20);
 const KEY: &[u8] = b"key";
@@ -83,6 +85,32 @@ pub fn vanishing_pair(seed: u64) {
         let (put, ()) = join(put, delete).await;
         assert!(matches!(put, Ok(_) | Err(Error::Redundancy(_))), "{put:?}");
         assert_eq!(pair_of(b).await, None);
+    });
+}
+
+/// The node of a region's parity is lost, and no other node can have the copies of its EC-oriented pairs. A write by
+/// rules that ask for such pairs keeps a replicated pair, and a write of an EC-oriented pair gets what rules say.
+pub fn lost_column(seed: u64) {
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    with_sessions(seed, async |cluster, a, _| {
+        let put = WriteRequest::insert(&b"other"[..], &LONG).placed(oriented);
+        let word = write(a, put).await.place.expect("it is there").word;
+        let [has, says] = match seed % 2 {
+            0 => [oriented, Redundancy::Replicated],
+            _ => [Redundancy::Replicated, oriented],
+        };
+        let hint = write(a, WriteRequest::insert(KEY, &LONG).placed(has)).await.place;
+        let parity = cluster.view().object_of(word).expect("it leads there").places().nth(2);
+        cluster.nodes().crash(parity.expect("the last column").node);
+        wait_for_repair(cluster).await;
+        let by_rule = RedundancyRules::from_length(0, says).placement(LONG.len());
+        let value = [2; LONG.len()];
+        let hint = hint.filter(|_| seed % 4 / 2 == 0).map(Hint::uncertain);
+        write(a, WriteRequest::update(KEY, &value).placed(by_rule).hinted(hint)).await;
+        assert_eq!(pair_of(a).await, Some((Redundancy::Replicated, 2)));
+        let absent = a.write(WriteRequest::update(&b"absent"[..], &value).placed(by_rule)).await;
+        assert_eq!(absent, Err(Error::NotFound));
     });
 }
 

@@ -64,13 +64,16 @@ pub(in crate::store) struct Intent<'a> {
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum KeepRedundancy {
-    /// The write does not keep it. The slab is right whatever redundancy an existing pair has.
+    /// The write does not keep it. The slab counts as right whatever redundancy an existing pair has.
     No,
     /// The write keeps it. The slab is the one for a new pair.
     IfItExists,
     /// The write keeps it. The slab is the one of the pair that a hint shows. A new pair, and a pair whose redundancy
     /// the value cannot have, would get this redundancy.
     AsHinted(Redundancy),
+    /// The write has kept it: the slab is the one of the pair that a search has found. The slab counts as right even if
+    /// the pair has got another redundancy since.
+    AsFound,
 }
 
 /// The source of the value that a write writes.
@@ -455,7 +458,8 @@ impl<'i> Attempt<'i> {
     ) -> bool {
         let Intent { keeps, key, value, slab, .. } = self.intent;
         match (keeps, found) {
-            (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
+            (KeepRedundancy::No | KeepRedundancy::AsFound, _)
+            | (KeepRedundancy::IfItExists, None) => true,
             (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
             (keeps, Some(found)) => {
                 // A value that cannot have the pair's redundancy gets that of a new pair. If the hint was wrong, the

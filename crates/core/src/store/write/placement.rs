@@ -6,14 +6,14 @@
 //!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view by which the
 //!    slab was chosen, because a region never changes its redundancy. In a newer view, which possibly has a region that
 //!    the choice did not know, the slab is checked before the hint is used.
-//! 3. *If the slab is wrong*, or has no room, the write begins again with another slab. It does so only once, so that
-//!    it ends even if other sessions change the pair's redundancy again and again.
+//! 3. *If the slab is wrong*, or its redundancy lacks memory nodes, the write begins again with another slab. It does
+//!    so a few times at most, so that it ends even if other sessions change the pair's redundancy again and again.
 
 use alloc::vec::Vec;
 
 use super::attempt::{Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
-use crate::data::Redundancy;
+use crate::data::{Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Opcode;
@@ -119,38 +119,42 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
                 None => {}
             }
         }
-        if !demand.falls_back(reason) {
-            return Err(error);
-        }
+        let slab = self.slab_instead(*reason)?;
         let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
-        Ok(self.placed(self.slab_of_new()?, keeps, None))
+        Ok(self.placed(slab, keeps, None))
     }
 
     /// Chooses another slab after that of this intent has proved wrong, and a hint for the next attempt.
-    fn place_again(&self, intent: &Intent<'_>, why: NotWritten) -> Result<PlacedWrite, Error> {
+    async fn place_again(
+        &self,
+        intent: &Intent<'_>,
+        why: NotWritten,
+    ) -> Result<PlacedWrite, Error> {
         let Self { store, request } = *self;
-        let WriteRequest { key, value, placement, .. } = request;
-        let demand = placement.of_new_pair();
-        let of_new = || self.slab_of_new();
-        let (slab, hint) = match why {
-            NotWritten::Misplaced(Some(found)) => {
-                let kept = store.view.slab_of_word(found.word, key, value.len());
-                (kept.map_or_else(of_new, Ok)?, Some(found.uncertain()))
+        let WriteRequest { key, value, .. } = request;
+        let (slab, keeps, hint) = match (why, intent.keeps) {
+            (NotWritten::Misplaced(Some(found)), _) => {
+                let hint = Some(found.uncertain());
+                match store.view.slab_of_word(found.word, key, value.len()) {
+                    Some(kept) => (kept, KeepRedundancy::AsFound, hint),
+                    None => (self.slab_of_new()?, KeepRedundancy::No, hint),
+                }
             }
-            NotWritten::Misplaced(None) => (of_new()?, None),
-            // There is no room for the redundancy of the pair that the hint showed, so the write takes the redundancy
-            // that a new pair would have.
-            NotWritten::Failed(error) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
-                (of_new().map_err(|_| error)?, None)
+            (NotWritten::Misplaced(None), _) => (self.slab_of_new()?, KeepRedundancy::No, None),
+            // There is no room for the redundancy of the pair that was found, so the write takes the redundancy that a
+            // new pair would have.
+            (NotWritten::Failed(error), KeepRedundancy::AsHinted(_) | KeepRedundancy::AsFound) => {
+                (self.slab_of_new().map_err(|_| error)?, KeepRedundancy::No, None)
             }
-            NotWritten::Failed(Error::Redundancy(error)) if demand.falls_back(&error) => {
-                store.host.report_fallback();
-                let slab = SlabKind::of(Redundancy::Replicated, key.len(), value.len());
-                (slab.ok_or(Error::Redundancy(error))?, None)
+            (NotWritten::Failed(error), KeepRedundancy::IfItExists) => {
+                return self.place_by_search(error).await;
             }
-            NotWritten::Failed(error) => return Err(error),
+            (NotWritten::Failed(Error::Redundancy(error)), KeepRedundancy::No) => {
+                (self.slab_instead(error)?, KeepRedundancy::No, None)
+            }
+            (NotWritten::Failed(error), KeepRedundancy::No) => return Err(error),
         };
-        Ok(self.placed(slab, KeepRedundancy::No, hint))
+        Ok(self.placed(slab, keeps, hint))
     }
 
     /// Returns the choice of this slab by the view that new operations follow.
@@ -164,35 +168,50 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
     fn slab_of_new(&self) -> Result<SlabKind, Error> {
         let Self { store, request } = *self;
         let WriteRequest { key, value, placement, .. } = request;
-        let (demand, value_bytes) = (placement.of_new_pair(), value.len());
-        match store.view.slab_of(demand.redundancy, key.len(), value_bytes) {
-            Err(Error::Redundancy(error)) if demand.falls_back(&error) => {
-                store.host.report_fallback();
-                store.view.slab_of(Redundancy::Replicated, key.len(), value_bytes)
-            }
+        match store.view.slab_of(placement.of_new_pair().redundancy, key.len(), value.len()) {
+            Err(Error::Redundancy(error)) => self.slab_instead(error),
             slab => slab,
         }
+    }
+
+    /// Returns the slab of replicated pairs, if the placement falls back to them after this error.
+    fn slab_instead(&self, error: RedundancyError) -> Result<SlabKind, Error> {
+        let Self { store, request } = *self;
+        let WriteRequest { key, value, placement, .. } = request;
+        if !placement.of_new_pair().falls_back(&error) {
+            return Err(Error::Redundancy(error));
+        }
+        store.host.report_fallback();
+        store.view.slab_of(Redundancy::Replicated, key.len(), value.len())
     }
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Executes the write again, with another slab than the slab with which it began.
+    /// Executes the write again, with other slabs than the slab with which it began, until one is right and has room.
+    /// This ends: the write keeps a pair's redundancy first `IfItExists`, then `AsHinted`, then `AsFound`, then not at
+    /// all; and it falls back to replicated pairs only once, because they never lack memory nodes.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,
         intent: &Intent<'_>,
-        why: NotWritten,
+        mut why: NotWritten,
     ) -> Result<WriteResult, Error> {
-        let PlacedWrite { slab, keeps, view, hint } =
-            WritePlacement { store: self.store, request }.place_again(intent, why)?;
+        let placement = WritePlacement { store: self.store, request };
         let mut room = Vec::new();
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
-        self.pin.pause();
-        let intent = Intent { value, slab, keeps, placed_in: view, ..*intent };
-        match self.write(&intent, hint, None).await {
-            Ok(written) => Ok(WriteResult { hint_held: false, ..written }),
-            Err(NotWritten::Failed(error)) => Err(error),
-            Err(NotWritten::Misplaced(_)) => unreachable!("its slab is right for any pair"),
+        let mut intent = Intent { value, ..*intent };
+        loop {
+            self.pin.pause();
+            let placed = placement.place_again(&intent, why).await?;
+            let PlacedWrite { slab, keeps, view, hint } = placed;
+            intent = Intent { slab, keeps, placed_in: view, ..intent };
+            why = match self.write(&intent, hint, None).await {
+                Ok(written) => return Ok(WriteResult { hint_held: false, ..written }),
+                Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
+                    return Err(error);
+                }
+                Err(why) => why,
+            };
         }
     }
 }
