@@ -115,6 +115,7 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
     }
     for seed in 0..200 {
         placements::vanishing_pair(seed);
+        placements::named_loser(seed);
     }
 }
 

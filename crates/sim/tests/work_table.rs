@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use fusee_client::PutOptions;
 use fusee_client::logic::RequestTable;
 use fusee_core::Error;
+use fusee_core::data::Redundancy;
 use fusee_core::stats::OpKind;
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimSession, run};
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, join3};
 
 /// Opens sessions of one process that share a work table, in a cluster in which the key `key` has the value `old`.
 async fn sessions(
@@ -113,6 +115,14 @@ fn sets_are_absorbed_by_their_like_only() {
         let puts = [&b"1"[..], &long, b"2"].into_iter().zip(sessions);
         let puts = join_all(puts.map(|(value, s)| s.put(b"key", value))).await;
         assert!(matches!(puts[..], [Ok(()), Err(Error::ValueTooLarge { .. }), Ok(())]));
+        // The first put runs, the second one waits, and the third one, which names no redundancy, must not absorb it.
+        let named = PutOptions::default().with_redundancy(Redundancy::Replicated);
+        let puts = async |s: &SimSession, options| s.put_with(b"key", b"3", options).await.unwrap();
+        let unnamed = PutOptions::default();
+        let before = table.stats().absorbed;
+        let first = puts(&sessions[0], &unnamed);
+        join3(first, puts(&sessions[1], &named), puts(&sessions[2], &unnamed)).await;
+        assert_eq!(table.stats().absorbed, before);
     });
 }
 

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fusee_core::Error;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{Opcode, Slot};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::WINDOW_EPOCHS;
@@ -74,10 +75,20 @@ struct LeaderEntry {
     landing: LeaderResult,
 }
 
+/// The kind of a set. A set absorbs only sets of its own kind, because another set could fail where it succeeds, or
+/// would give the pair a redundancy that the absorbing set does not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetKind {
+    /// The opcode of the set.
+    pub opcode: Opcode,
+    /// The redundancy that the set names, if it names one.
+    pub named: Option<Redundancy>,
+}
+
 /// Sets of one key that wait until the running set of that key has ended.
 #[derive(Debug)]
 struct WaitingSets {
-    opcode: Opcode,
+    kind: SetKind,
     /// The waiting sets, in the order in which they came.
     sets: Vec<oneshot::Sender<WaitedSetRole>>,
 }
@@ -250,7 +261,7 @@ impl RequestTable {
     /// operation writes one.
     pub fn set(
         self: &Arc<Self>,
-        opcode: Opcode,
+        kind: SetKind,
         key: &[u8],
         value: Option<&[u8]>,
         slot: Option<SlotRef>,
@@ -272,8 +283,8 @@ impl RequestTable {
             self.count(|counts| &counts.refused);
             return SetRole::Refused;
         }
-        let waiting = row.waiting.get_or_insert(WaitingSets { opcode, sets: Vec::new() });
-        if waiting.opcode != opcode && !removed(Mutant::OtherSetsAbsorb) {
+        let waiting = row.waiting.get_or_insert(WaitingSets { kind, sets: Vec::new() });
+        if waiting.kind != kind && !removed(Mutant::OtherSetsAbsorb) {
             return SetRole::Alone;
         }
         let (turn, waits) = oneshot::channel();

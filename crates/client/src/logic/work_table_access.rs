@@ -15,7 +15,9 @@ use fusee_core::{Error, Store};
 use futures_util::future::join;
 
 use super::cached_store::CachedStore;
-use super::work_table::{FollowedRequest, GetRole, LeaderPair, LeaderRole, SetRole, WaitedSetRole};
+use super::work_table::{
+    FollowedRequest, GetRole, LeaderPair, LeaderRole, SetKind, SetRole, WaitedSetRole,
+};
 use super::{Environment, RequestTable, SessionHost};
 
 /// A session's access to the work table of its process.
@@ -72,12 +74,12 @@ impl WorkTableAccess {
         let store = cached.store();
         // The write is checked here, because a write that another set absorbs is not checked again.
         store.check_write(&request)?;
-        let opcode = request.opcode();
+        let kind = SetKind { opcode: request.opcode(), named: request.named_redundancy() };
         let key = request.key();
         let mut room = Vec::new();
         let value = request.value().bytes(&mut room);
         let slot = cached.hint(&key).map(|hint| hint.slot);
-        let lead = match self.table.set(opcode, &key, Some(value), slot, store.host().epoch()) {
+        let lead = match self.table.set(kind, &key, Some(value), slot, store.host().epoch()) {
             SetRole::Alone => None,
             SetRole::Refused => return Err(Error::WriteUnderWay),
             SetRole::Lead(lead, gets) => {
@@ -122,7 +124,8 @@ impl WorkTableAccess {
         if !self.table.is_relaxed() {
             return Ok(None);
         }
-        match self.table.set(Opcode::Insert, key, value, None, store.host().epoch()) {
+        let kind = SetKind { opcode: Opcode::Insert, named: None };
+        match self.table.set(kind, key, value, None, store.host().epoch()) {
             SetRole::Lead(lead, gets) => {
                 self.let_gets_land(store, key, gets).await;
                 Ok(Some(lead))

@@ -88,6 +88,27 @@ pub fn vanishing_pair(seed: u64) {
     });
 }
 
+/// A write names a redundancy. Another write keeps the redundancy that the pair has. In either order the pair has the
+/// named one in the end.
+pub fn named_loser(seed: u64) {
+    with_sessions(seed, async |cluster, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
+        let hint = write(a, put).await.place.map(Hint::uncertain);
+        // Now `b` knows the region of the pair, and keeps the redundancy that the hint shows.
+        pair_of(b).await;
+        let named = WriteRequest::update(KEY, &[2; LONG.len()]).placed(Redundancy::Replicated);
+        let by_rule = RedundancyRules::replicated().placement(LONG.len());
+        let keeps = WriteRequest::update(KEY, &[3; LONG.len()]).placed(by_rule);
+        let late = async {
+            cluster.sim().sleep(Rng::named(seed, "late").below_u64(5_000)).await;
+            write(a, named.hinted(hint)).await
+        };
+        join(late, write(b, keeps.hinted(hint))).await;
+        let has = pair_of(a).await.map(|(redundancy, _)| redundancy);
+        assert_eq!(has, Some(Redundancy::Replicated));
+    });
+}
+
 /// The node of a region's parity is lost, and no other node can have the copies of its EC-oriented pairs. A write by
 /// rules that ask for such pairs keeps a replicated pair, and a write of an EC-oriented pair gets what rules say.
 pub fn lost_column(seed: u64) {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use fusee_client::logic::work_table::{GetRole, RequestTable, SetRole};
+use fusee_client::logic::work_table::{GetRole, RequestTable, SetKind, SetRole};
 use fusee_core::layout::{Address, Opcode, SizeClass, Slot};
 use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::SlotRef;
@@ -20,9 +20,8 @@ pub fn gives_no_value() {
     for has_committed in [true, false] {
         let table = Arc::new(RequestTable::new(false));
         let slot = SlotRef { subtable: 0, slot: 1 };
-        let SetRole::Lead(set, _) =
-            table.set(Opcode::Update, b"key", Some(b"value"), Some(slot), 1)
-        else {
+        let kind = SetKind { opcode: Opcode::Update, named: None };
+        let SetRole::Lead(set, _) = table.set(kind, b"key", Some(b"value"), Some(slot), 1) else {
             panic!("nobody else is there");
         };
         let GetRole::Ride(followed) = table.get(b"key", Some(slot), 1) else {

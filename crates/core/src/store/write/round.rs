@@ -16,8 +16,14 @@
 //! loser finds the word of a Move on the primary after the end of the round, it starts again. A Move's word on a backup
 //! does not count, because that Move has possibly lost, too. If the primary already shows a later writer's word
 //! instead, this later writer has replaced the Move's word, and the loser took effect right before it.
+//!
+//! *A loser that named a redundancy* starts again if the primary shows a word of another redundancy after the round. The
+//! winner has possibly kept that of the old pair, which it would not have done right after the loser. Starting again is
+//! as safe as by rule L.
 
-use super::attempt::{Attempt, AttemptEnd, AttemptStep, Intent, PerBackup, WriteRound};
+use super::attempt::{
+    Attempt, AttemptEnd, AttemptStep, Intent, KeepRedundancy, PerBackup, WriteRound,
+};
 use super::contend::RoundOutcome;
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
@@ -27,7 +33,7 @@ use crate::mutant::{Mutant, guard, passes, removed};
 use crate::store::session::{has_valid_lease, is_vouched_for_now};
 use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
-use crate::view::SlotRef;
+use crate::view::{SlotRef, View};
 
 /// Replaces the winner's word on all backups by another word of the winner.
 pub(super) async fn rewrite_backups<F: Fabric, H: Host>(
@@ -184,7 +190,7 @@ async fn end_lost_round<F: Fabric, H: Host>(
     // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
     let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&op.store.host))
         || is_vouched_for_now(op, attempt.intent.key).await;
-    Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
+    Ok(if counts { lost(&op.view, attempt.intent, end) } else { AttemptEnd::Retry })
 }
 
 /// Ends a lost round for mutants that wrongly do not wait for its end, or free the loser's object too early.
@@ -195,7 +201,7 @@ fn end_lost_round_at_once<F: Fabric, H: Host>(
     round: &WriteRound,
 ) -> Option<AttemptEnd> {
     if removed(Mutant::LoserDoesNotWait) {
-        return Some(lost(attempt.intent, round.old));
+        return Some(lost(&op.view, attempt.intent, round.old));
     }
     let is_move = attempt.intent.opcode == Opcode::Move;
     let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
@@ -220,7 +226,8 @@ pub(in crate::store) fn ended<F: Fabric, H: Host>(
     if done {
         AttemptEnd::Done((!round.own.is_free()).then_some(place))
     } else {
-        lost(attempt.intent, Slot(op.batch.found(*cas).expect("it was answered")))
+        let end = Slot(op.batch.found(*cas).expect("it was answered"));
+        lost(&op.view, attempt.intent, end)
     }
 }
 
@@ -241,10 +248,14 @@ async fn fetch_backup<F: Fabric, H: Host>(
 
 /// Returns the end of a write that lost its round to another write of the same key. `end` is the word that the primary
 /// showed after the round.
-fn lost(intent: &Intent<'_>, end: Slot) -> AttemptEnd {
+fn lost(view: &View, intent: &Intent<'_>, end: Slot) -> AttemptEnd {
+    let is_other = |has| intent.keeps == KeepRedundancy::No && has != intent.slab.redundancy;
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
         Opcode::Update | Opcode::Upsert if guard(Mutant::MoveLoserSucceeds, end.is_moved()) => {
+            AttemptEnd::Retry
+        }
+        Opcode::Update | Opcode::Upsert if view.redundancy_of(end).is_some_and(is_other) => {
             AttemptEnd::Retry
         }
         _ => AttemptEnd::Done(None),
