@@ -112,6 +112,7 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
         placements::newer_view(seed);
         placements::lost_column(seed);
         placements::ignored_options(seed);
+        placements::unheard_refusal(seed);
     }
     for seed in 0..200 {
         placements::vanishing_pair(seed);

@@ -161,3 +161,24 @@ pub fn stale_hint(seed: u64) {
         assert_eq!(pair_of(b).await, Some((Redundancy::Replicated, SHORT[0])));
     });
 }
+
+/// The pair of a write seems to be deleted, and a new pair cannot have its redundancy. A session without a valid lease
+/// asks the members to vouch before it says so.
+pub fn unheard_refusal(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = SimCluster::new(&sim, &ClusterOptions::default());
+    let client = cluster.client();
+    let cut_off = cluster.unheard_client();
+    let hint = cluster.block_on(client.process, async {
+        let hint = write(&client, WriteRequest::insert(KEY, SHORT)).await.place;
+        write(&client, WriteRequest::delete(KEY).hinted(hint)).await;
+        hint.map(Hint::uncertain)
+    });
+    let too_wide = Redundancy::Coded(Coding::new(3, 1).expect("there is such a code"));
+    let by_rule = RedundancyRules::from_length(0, too_wide).placement(LONG.len());
+    let put = WriteRequest::upsert(KEY, &LONG).placed(by_rule).hinted(hint);
+    let asked = sim.counts().views_asked.get();
+    let result = cluster.block_on(cut_off.process, async { cut_off.write(put).await });
+    assert!(matches!(result, Err(Error::Redundancy(_))), "{result:?}");
+    assert!(sim.counts().views_asked.get() > asked, "{result:?} without asking");
+}

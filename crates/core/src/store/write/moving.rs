@@ -198,7 +198,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let begun = match in_place {
             Some(begun) => begun,
             // The Move in place is impossible now, for example because another session has the block.
-            None if matches!(self.scope, MoveScope::InPlaceAt(_)) => return Ok(unchanged),
+            None if matches!(self.scope, MoveScope::InPlaceAt(_)) => {
+                return self.if_vouched(Ok(unchanged)).await;
+            }
             None => {
                 let op = &*self.op;
                 Attempt::begin(op.store, &intent, Some(place), self.least, &op.view)

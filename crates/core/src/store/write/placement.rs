@@ -14,11 +14,12 @@ use alloc::vec::Vec;
 use super::attempt::{Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
 use crate::data::{Redundancy, RedundancyError};
-use crate::error::Error;
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Opcode;
 use crate::race::Key;
 use crate::slab::SlabKind;
+use crate::store::session::is_vouched_for;
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
@@ -201,8 +202,24 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
         let mut intent = Intent { value, ..*intent };
         loop {
+            let is_misplaced = matches!(why, NotWritten::Misplaced(_));
+            if !is_misplaced {
+                self.pin.pause();
+            }
+            let placed = match placement.place_again(&intent, why).await {
+                // The error depends on words that were READ. If the members do not vouch for them, the write looks for
+                // its pair again.
+                Err(_) if is_misplaced && !is_vouched_for(self, intent.key).await? => {
+                    let waiting_for = "a key that others keep changing";
+                    let outcome = FailedWriteOutcome::NotApplied;
+                    let gave_up = Error::GaveUp { waiting_for, outcome };
+                    self.pause().await.map_err(|_| gave_up)?;
+                    let Intent { slab, keeps, placed_in: view, .. } = intent;
+                    PlacedWrite { slab, keeps, view, hint: None }
+                }
+                placed => placed?,
+            };
             self.pin.pause();
-            let placed = placement.place_again(&intent, why).await?;
             let PlacedWrite { slab, keeps, view, hint } = placed;
             intent = Intent { slab, keeps, placed_in: view, ..intent };
             why = match self.write(&intent, hint, None).await {
