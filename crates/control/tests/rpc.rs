@@ -101,7 +101,7 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
 #[test]
 fn an_answer_that_is_too_long_ends_only_its_call() {
     let runtime = runtime();
-    let handler = |_: Caller, request| async {
+    let handler = |_: Caller, request| async move {
         match request {
             // Each owner takes five bytes.
             NodeRequest::Describe => NodeReply::Owners(vec![ClientId(u32::MAX); 4 << 20]),

@@ -5,8 +5,8 @@
 //! when it and all its calls have been dropped, at the latest [`CLOSING`] later.
 //!
 //! One request is written at a time, and another one is queued. Further calls keep their requests until there is room.
-//! So a peer that reads nothing costs no more memory than the calls that wait for it, until their deadlines, and gets at
-//! most two requests whose callers have given up.
+//! So a peer that reads nothing costs no more memory than the calls that wait for it, until their deadlines. It gets
+//! at most two requests whose callers have given up.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
