@@ -156,16 +156,19 @@ impl ClusterFacts {
     }
 }
 
-/// If members are allowed to change: removes a member that is drained and empty, or gives up the copies on a member
-/// that holds nothing else. Returns whether it did either.
+/// Removes a member that is drained and empty, or gives up the copies on a member that holds nothing else. Returns
+/// whether it did either, or members leave and this has to wait until members are allowed to change.
 pub(super) fn finish_drain(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,
     may_change_members: bool,
 ) -> bool {
-    let may_leave = |view: &&View| view.change.is_none() && may_change_members;
-    let Some(view) = cluster.view.as_ref().filter(may_leave) else { return false };
+    let is_stable = |view: &&View| view.change.is_none();
+    let Some(view) = cluster.view.as_ref().filter(is_stable) else { return false };
     let draining: Vec<MnId> = cluster.roster.draining().collect();
+    if !may_change_members {
+        return !draining.is_empty();
+    }
     // If a region lacks its parity, only copies protect the region's values.
     let has_parity = view.regions.iter().all(Region::has_parity);
     let draining_copies = draining.iter().filter(|_| has_parity);

@@ -1183,6 +1183,26 @@ fn pairs_without_redundancy_go_with_their_node_while_they_move_and_nothing_waits
 }
 
 #[test]
+fn members_that_are_drained_together_leave_one_after_the_other() {
+    let mut world = TickCluster::formed(settings(4, 2, 2));
+    world.open();
+    for members in [5, 6] {
+        world.add_node();
+        world.until("the next member", |world| {
+            world.view().members.len() == members && world.is_whole()
+        });
+    }
+    for node in [1, 2] {
+        assert_eq!(ask_to_drain(&mut world, node, false), MasterReply::Done);
+    }
+    world.until("both drains", |world| {
+        let view = world.view();
+        [MnId(1), MnId(2)].iter().all(|node| view.member(*node).is_none())
+    });
+    assert!(!world.said("cannot be emptied"), "{:#?}", world.log);
+}
+
+#[test]
 fn a_drain_is_not_told_to_be_over_before_it_is() {
     let mut world = TickCluster::formed(settings(4, 2, 2));
     fill(&world, MnId(9));
