@@ -692,10 +692,11 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         Ok(())
     }
 
-    /// Ends the running job if the view lacks one of its members, because the job possibly waits for that member.
+    /// Ends the running job if the view lacks one of its members, because the job possibly waits for that member. There
+    /// is no view if the cluster was destroyed.
     fn overtake_job(&mut self) {
-        let Some(view) = self.logic.view() else { return };
-        let is_gone = |node: &MnId| view.member(*node).is_none();
+        let view = self.logic.view();
+        let is_gone = |node: &MnId| view.is_none_or(|view| view.member(*node).is_none());
         if let Some((_, overtaken)) = self.job.take_if(|(nodes, _)| nodes.iter().any(is_gone)) {
             // Relaxed is enough, because the job checks the flag again soon.
             overtaken.store(true, Ordering::Relaxed);
@@ -737,3 +738,6 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
