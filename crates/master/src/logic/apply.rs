@@ -126,11 +126,16 @@ impl MasterState {
             self.cluster.roster.lose(*node, &mut next.writes);
         }
         self.bars.cancel();
+        self.abandon_reservations();
+        self.history.lost(ctx.now_ms, lost);
+        self.set_view(ctx, next);
+    }
+
+    /// Forgets the reservations of room that are under way. Later answers have no effect.
+    pub(super) fn abandon_reservations(&mut self) {
         self.replicas.abandon();
         self.splits.abandon();
         self.regions.abandon();
-        self.history.lost(ctx.now_ms, lost);
-        self.set_view(ctx, next);
     }
 
     fn leave(&mut self, ctx: &mut EventContext<'_>, node: MnId, mut next: NextView) {

@@ -189,6 +189,8 @@ impl MasterLogic {
     /// the next master can begin as well.
     pub fn finish(&mut self) {
         self.state.cluster.finishes = true;
+        // Otherwise a change would begin when members have reserved the room that they were asked for.
+        self.state.abandon_reservations();
     }
 
     /// Returns whether no process waits for this master: no change is under way, all open sessions have acknowledged

@@ -85,7 +85,8 @@ pub(super) struct RegionAddition {
 }
 
 impl RegionAddition {
-    /// Forgets the reservation under way, because the view has changed. Clients that still need regions ask again.
+    /// Forgets the reservation under way, because the view has changed, or this master is about to end. Clients that
+    /// still need regions ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }

@@ -66,7 +66,7 @@ struct ReplicaReservation {
 }
 
 impl ReplicaAddition {
-    /// Forgets the reservation under way, because the view has changed.
+    /// Forgets the reservation under way, because the view has changed, or this master is about to end.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }

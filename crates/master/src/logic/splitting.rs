@@ -58,8 +58,8 @@ pub(super) struct SubtableSplits {
 }
 
 impl SubtableSplits {
-    /// Forgets the reservation of room for siblings, because the view has changed. Clients that still need a split ask
-    /// again.
+    /// Forgets the reservation of room for siblings, because the view has changed, or this master is about to end.
+    /// Clients that still need a split ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }

@@ -1,12 +1,13 @@
 //! Tests of a master that is stopped, starved or asleep, and of one that is told to end: no living process may be
 //! harmed.
 
-use fusee_control::master::MasterRequest;
-use fusee_core::verbs::MnId;
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_core::data::Redundancy;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_master::jobs::JobError;
 use fusee_master::logic::MasterEvent;
 
-use super::world::{LEASE_MS, TickCluster, settings};
+use super::world::{HeldCall, LEASE_MS, TickCluster, settings};
 
 // Promise SIL-9: A master that was away or starved fences no live session.
 #[test]
@@ -85,7 +86,7 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
     assert_eq!(world.held_calls.len(), 1);
     world.now_ms += 20 * LEASE_MS;
     world.holds_calls = false;
-    let (node, token) = world.held_calls.remove(0);
+    let HeldCall { node, token, .. } = world.held_calls.remove(0);
     world.feed(MasterEvent::NodeAnswer { node, token, result: Err("no answer in time".into()) });
     world.feed(MasterEvent::Tick);
     world.pass(200);
@@ -160,4 +161,33 @@ fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
     world.restart_master();
     world.until("the next master", TickCluster::is_whole);
     assert_eq!(world.view().members.len(), 4);
+}
+
+/// Members have been asked for room, and answer after the master was told to end.
+#[test]
+fn a_master_that_is_told_to_end_uses_no_room_that_it_has_asked_for() {
+    let requests = |client: ClientId, view: u64| {
+        let redundancy = Redundancy::Replicated;
+        [
+            MasterRequest::Split { subtable: 0, view },
+            MasterRequest::MoreRoom { redundancy, client, view, call: 0 },
+            MasterRequest::Drain { node: MnId(1), cancel: false },
+        ]
+    };
+    for (at, finishes) in (0..3).flat_map(|at| [(at, false), (at, true)]) {
+        let mut world = TickCluster::formed(settings(4, 2, 2));
+        let client = world.open();
+        world.pass(500);
+        let before = world.view().number;
+        world.holds_calls = true;
+        let request = requests(client, before)[at].clone();
+        assert_eq!(world.ask(request), Some(MasterReply::Done));
+        assert!(!world.held_calls.is_empty(), "{at}: {:#?}", world.log);
+        if finishes {
+            world.master.finish();
+        }
+        world.answer_calls();
+        world.pass(LEASE_MS);
+        assert_eq!(world.view().number == before, finishes, "{at}: {:#?}", world.log);
+    }
 }

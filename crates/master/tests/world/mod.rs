@@ -102,6 +102,13 @@ pub struct TickSession {
     asking: Option<u64>,
 }
 
+/// A call to a node that has got no answer.
+pub struct HeldCall {
+    pub node: MnId,
+    pub token: u64,
+    pub request: NodeRequest,
+}
+
 pub struct TickCluster {
     pub settings: ClusterSettings,
     pub master: MasterLogic,
@@ -125,9 +132,9 @@ pub struct TickCluster {
     /// Whether reports of jobs are held back until [`TickCluster::report`].
     pub holds_reports: bool,
     held_reports: Vec<(u64, Result<JobReport, JobError>)>,
-    /// Whether calls to nodes get no answer; `held_calls` has the called nodes and the tokens.
+    /// Whether calls to nodes get no answer until [`TickCluster::answer_calls`].
     pub holds_calls: bool,
-    pub held_calls: Vec<(MnId, u64)>,
+    pub held_calls: Vec<HeldCall>,
     /// The requests that jobs have sent to nodes.
     pub orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
     /// Whether verbs of failed jobs can still be under way.
@@ -279,8 +286,8 @@ impl TickCluster {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
                 Ok(None)
             }
-            MasterAction::Call { node, token, .. } if self.holds_calls => {
-                self.held_calls.push((node, token));
+            MasterAction::Call { node, token, request, .. } if self.holds_calls => {
+                self.held_calls.push(HeldCall { node, token, request });
                 Ok(None)
             }
             MasterAction::Call { node, control, token, request } => {
@@ -386,6 +393,20 @@ impl TickCluster {
             self.feed(MasterEvent::JobDone { token, result });
         }
         count
+    }
+
+    /// Lets the called node answer a call that was held back.
+    pub fn answer(&mut self, HeldCall { node, token, request }: HeldCall) {
+        let result = Ok(self.ask_node(node.0.into(), request));
+        self.feed(MasterEvent::NodeAnswer { node, token, result });
+    }
+
+    /// Answers all calls that were held back, and from now on each call at once.
+    pub fn answer_calls(&mut self) {
+        self.holds_calls = false;
+        for call in std::mem::take(&mut self.held_calls) {
+            self.answer(call);
+        }
     }
 
     /// Ends all running jobs; from now on jobs take no time. Returns the number of jobs that were running.
