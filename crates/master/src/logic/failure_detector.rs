@@ -24,6 +24,7 @@
 //! lease has also ended by the clock of its owner, which includes sleep.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
@@ -102,6 +103,8 @@ pub(super) struct FailureDetector {
 /// A call that asks a member whether it still runs.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
+    /// The token of the call.
+    token: u64,
     asked_ms: u64,
     /// The listened time that the member has for its answer, in milliseconds.
     patience_ms: u64,
@@ -289,34 +292,43 @@ impl FailureDetector {
         if cluster.in_view(node) && !self.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
             let asked_ms = self.listened_ms;
-            self.probes.insert(node, Probe { asked_ms, patience_ms });
-            ctx.call(&cluster.roster, node, NodeRequest::Describe, CallPurpose::Probe);
+            let request = NodeRequest::Describe;
+            if let Some(token) = ctx.call(&cluster.roster, node, request, CallPurpose::Probe) {
+                self.probes.insert(node, Probe { token, asked_ms, patience_ms });
+            }
         }
     }
 
-    /// Handles a member's answer to a probe, or the failure of the call.
+    /// Handles a member's answer to a probe, or the failure of the call. A failure counts only while the master still
+    /// waits for this answer: afterwards the member has possibly been heard.
     pub fn probe_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
         cluster: &ClusterFacts,
         node: MnId,
+        token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let probe = self.probes.remove(&node);
-        // If the answer was due while this master was away, the member is asked again.
-        if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.begun_ms) {
-            ctx.decide(Decision::Probe(node));
-            return;
-        }
         let identity = cluster.roster.identity_of(node);
-        let why = match result {
+        let why = match &result {
             Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {
+                self.probes.remove(&node);
                 ctx.decide(Decision::Trust(node));
                 return;
             }
-            Ok(_) => "another process is in its place".into(),
-            Err(cause) => cause,
+            Ok(_) => "another process is in its place".to_owned(),
+            Err(cause) => cause.clone(),
         };
+        let Entry::Occupied(awaited) = self.probes.entry(node) else { return };
+        if awaited.get().token != token {
+            return;
+        }
+        let probe = awaited.remove();
+        // If the answer was due while this master was away, the member is asked again.
+        if result.is_err() && probe.asked_ms < self.begun_ms {
+            ctx.decide(Decision::Probe(node));
+            return;
+        }
         ctx.decide(Decision::Suspect { node, why });
     }
 }

@@ -398,7 +398,7 @@ impl MasterState {
         match purpose {
             CallPurpose::Look => look_answered(ctx, cluster, node, result),
             CallPurpose::Format => self.formation.format_answered(ctx, cluster, node, result),
-            CallPurpose::Probe => self.detector.probe_answered(ctx, cluster, node, result),
+            CallPurpose::Probe => self.detector.probe_answered(ctx, cluster, node, token, result),
             CallPurpose::Fence(clients) => {
                 self.fences.fence_answered(ctx, cluster, &self.jobs, node, &clients, &result);
             }

@@ -1,7 +1,7 @@
 //! Tests of a master that is stopped, starved or asleep, and of one that is told to end: no living process may be
 //! harmed.
 
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, MemberState};
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_master::jobs::JobError;
@@ -113,6 +113,22 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
         world.feed(MasterEvent::Tick);
     }
     assert!(world.said("is lost: it does not answer"), "{:#?}", world.log);
+}
+
+/// A member has not answered in time, and has sent heartbeats since. Then the call that asked it fails.
+#[test]
+fn a_question_that_fails_late_tells_nothing_about_a_member_that_was_heard_since() {
+    // The view cannot do without any of the members.
+    let mut world = TickCluster::formed(settings(3, 1, 1));
+    world.pass(500);
+    world.holds_calls = true;
+    world.ask(MasterRequest::Unreachable { node: MnId(1) });
+    world.until("the loss", |world| world.said("mn1 is lost: it does not answer"));
+    let state = |world: &mut TickCluster| world.status().members[1].state;
+    world.until("the heartbeat", |world| state(world) == MemberState::InView);
+    let HeldCall { node, token, .. } = world.held_calls.remove(0);
+    world.feed(MasterEvent::NodeAnswer { node, token, result: Err("no answer in time".into()) });
+    assert_eq!(state(&mut world), MemberState::InView, "{:#?}", world.log);
 }
 
 /// The ends of jobs alone do not count as time in which the master listens, because no message comes from outside.
