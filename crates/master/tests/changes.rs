@@ -15,6 +15,8 @@ mod identity;
 mod jobs;
 #[path = "changes/joins.rs"]
 mod joins;
+#[path = "changes/problems.rs"]
+mod problems;
 #[path = "changes/standing.rs"]
 mod standing;
 mod world;

@@ -92,6 +92,7 @@ impl MemberLoss {
         let mut left = tried.gone;
         left.retain(|node| !lost.contains(node));
         let next = without.as_ref().unwrap_or(view);
+        let had_problem = self.hopeless.is_some();
         self.hopeless = problem.is_some().then_some(HopelessLoss { view: next.number, gone: left });
         let problem = problem.zip(self.hopeless.as_ref());
         let problem =
@@ -102,6 +103,8 @@ impl MemberLoss {
         if let Some(problem) = problem {
             ctx.warn(Topic::Loss, problem.clone());
             ctx.decide(Decision::SetProblem(Some(problem)));
+        } else if had_problem {
+            ctx.decide(Decision::SetProblem(None));
         }
     }
 }
