@@ -41,7 +41,7 @@ impl MasterState {
             Decision::Leave { node, view } => self.leave(ctx, node, *view),
             Decision::Suspect { node, why } => self.suspect(ctx, node, &why),
             Decision::NodeSilent { node, why } => self.node_silent(ctx, node, why),
-            Decision::Trust(node) => self.cluster.failed.forget(node),
+            Decision::Trust(node) => self.trust(node),
             Decision::Departed(node) => self.cluster.roster.departed(node),
             Decision::Arrived(node) => self.arrived(ctx, node),
             Decision::Probe(node) => self.detector.probe(ctx, &self.cluster, node),
@@ -148,6 +148,14 @@ impl MasterState {
     fn suspect(&mut self, ctx: &mut EventContext<'_>, node: MnId, why: &str) {
         if self.cluster.in_view(node) && self.cluster.failed.insert(node) {
             ctx.warn(Topic::Loss, format!("{node} is lost: {why}"));
+        }
+    }
+
+    /// Records that a member runs, and no longer counts as failed.
+    pub(super) fn trust(&mut self, node: MnId) {
+        if self.cluster.failed.forget(node) {
+            // The problem of the failed member has possibly replaced the problem that replicas are missing.
+            self.look_again();
         }
     }
 

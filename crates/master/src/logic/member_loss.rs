@@ -38,9 +38,9 @@ impl FailedMembers {
         self.gone.insert(node)
     }
 
-    /// Forgets a member that is present after all, or that is no longer in the view.
-    pub fn forget(&mut self, node: MnId) {
-        self.gone.remove(&node);
+    /// Forgets a member that is present after all, or that is no longer in the view. Returns whether it had failed.
+    pub fn forget(&mut self, node: MnId) -> bool {
+        self.gone.remove(&node)
     }
 }
 

@@ -166,7 +166,7 @@ impl MasterState {
             return Some(self.cluster.non_member_reply(identity));
         };
         self.detector.node_heard(node, connection);
-        self.cluster.failed.forget(node);
+        self.trust(node);
         self.arrived(ctx, node);
         let is_first = !self.contact.knows(heard);
         self.contact.alive(node, heard, &bars);

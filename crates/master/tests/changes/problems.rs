@@ -34,3 +34,17 @@ fn the_problem_of_a_lost_member_ends_when_the_view_can_do_without_it() {
     });
     assert_eq!(world.status().problem, None, "{:#?}", world.log);
 }
+
+#[test]
+fn missing_replicas_are_told_again_after_a_member_was_taken_for_lost() {
+    let mut world = TickCluster::formed(settings(2, 2, 2));
+    world.kill(1);
+    world.until("the missing replicas", |world| says(world, "missing"));
+    // The member that is left does not answer in time, but its heartbeats come.
+    world.holds_calls = true;
+    world.ask(MasterRequest::Unreachable { node: MnId(0) });
+    world.until("the loss", |world| says(world, "mn0 is lost"));
+    world.until("the heartbeat", |world| !says(world, "mn0 is lost"));
+    world.pass(LEASE_MS);
+    assert!(says(&mut world, "missing"), "{:#?}", world.log);
+}
