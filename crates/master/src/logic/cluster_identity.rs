@@ -41,6 +41,8 @@ use crate::settings::LeaseSettings;
 /// master remembers.
 const MAX_MENTIONED: usize = 16;
 const MAX_STRANGERS: usize = 1024;
+/// The limit on the number of forgotten candidates that the master remembers.
+const MAX_FORGOTTEN: usize = 1024;
 
 /// The cluster that this master leads, and the other clusters that it knows of.
 #[derive(Debug, Default)]
@@ -51,6 +53,8 @@ pub(super) struct ClusterIdentity {
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have sent requests to this master.
     strangers: BTreeSet<ClusterId>,
+    /// The identities of candidates that this process has forgotten while the own cluster had no view.
+    forgotten: BTreeSet<u64>,
     /// Whether an operator has requested the own cluster, from this process or from an earlier process of this master.
     is_new: bool,
     /// Whether the store has records of a cluster, but does not name that cluster.
@@ -100,6 +104,13 @@ impl ClusterIdentity {
     pub fn without_own(&self) -> ClusterIdentity {
         let destroyed = self.destroyed.iter().copied().chain(self.own).collect();
         ClusterIdentity { destroyed, ..ClusterIdentity::default() }
+    }
+
+    /// Records that a candidate is forgotten, though it possibly knows the number of the own cluster.
+    pub fn note_forgotten(&mut self, identity: u64) {
+        if self.forgotten.len() < MAX_FORGOTTEN {
+            self.forgotten.insert(identity);
+        }
     }
 
     /// Returns the refusal of a request that names another cluster, or of any request while this master has no cluster;
@@ -224,10 +235,11 @@ impl ClusterIdentity {
         facts: &ClusterFacts,
         request: &ClusterRequest,
     ) {
+        let is_named = |identity: u64| {
+            facts.roster.find(identity).is_some() || self.forgotten.contains(&identity)
+        };
         let whose = match request {
-            ClusterRequest::Alive(node) if facts.roster.find(node.identity).is_none() => {
-                "memory nodes"
-            }
+            ClusterRequest::Alive(node) if !is_named(node.identity) => "memory nodes",
             ClusterRequest::Heartbeat(process) if !process.sessions.is_empty() => "clients",
             _ => return,
         };

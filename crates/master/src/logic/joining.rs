@@ -82,6 +82,11 @@ impl MasterState {
         writes: &mut Vec<RecordWrite>,
     ) {
         debug_assert!(!self.cluster.in_view(node), "a member is lost or drained, never forgotten");
+        if self.cluster.view.is_none()
+            && let Some(identity) = self.cluster.roster.identity_of(node)
+        {
+            self.identity.note_forgotten(identity);
+        }
         self.detector.forget(node);
         self.admission.forget(node);
         // Otherwise the node's late answers would count as answers of the next node with the node's name.

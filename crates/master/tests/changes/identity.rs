@@ -11,7 +11,7 @@ use fusee_core::layout::PoolHeader;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_master::record::MasterRecord;
 
-use super::world::{CLUSTER, LEASE_MS, TickCluster, settings};
+use super::world::{CLUSTER, LEASE_MS, POOL, TickCluster, settings};
 use super::{OTHER, check_contents, fill};
 
 /// Returns a cluster with data whose master was replaced by one with these records, and the records of the cluster's
@@ -179,6 +179,43 @@ fn clients_alone_keep_a_number_from_being_formed_again() {
     (0..3).for_each(|_| world.add_node());
     world.pass(3 * LEASE_MS);
     assert!(world.master.view().is_none() && !world.sessions[0].expelled, "{:#?}", world.log);
+}
+
+/// A node has been bound to the cluster that is to be formed. While its heartbeat is under way, another node joins at
+/// its address, so that the master forgets it.
+#[test]
+fn a_node_whose_place_was_taken_does_not_show_that_the_cluster_exists() {
+    let mut world = TickCluster::formed(settings(2, 1, 1));
+    world.nodes.borrow_mut().clear();
+    world.usurp([MasterRecord::Cluster(CLUSTER)]);
+    world.holds_calls = true;
+    (0..2).for_each(|_| world.add_node());
+    world.pass(100);
+    let format = world.held_calls.remove(0);
+    assert_eq!(format.node, MnId(0));
+    world.answer(format);
+    let (identity, control) = {
+        let node = &world.nodes.borrow()[0];
+        assert_eq!(node.logic.cluster(), Some(CLUSTER));
+        (node.identity, node.control.clone())
+    };
+    let join = MasterRequest::Join {
+        identity: 999,
+        control,
+        tcp: None,
+        shm: None,
+        verbs: None,
+        pool_bytes: POOL,
+    };
+    assert!(matches!(world.ask(join), Some(MasterReply::Joined { .. })));
+    let (heard, bars) = world.nodes.borrow()[0].logic.heartbeat_report();
+    let token = world.send(77, MasterRequest::Alive { identity, heard, bars });
+    assert_eq!(world.replies.remove(&token), Some(MasterReply::Unknown));
+    let is_known = |record: &MasterRecord| *record == MasterRecord::Cluster(CLUSTER);
+    assert!(world.disk.values().any(is_known), "{:#?}", world.log);
+    // The node joins again, and the cluster is formed.
+    world.holds_calls = false;
+    world.until("the cluster", |world| world.master.view().is_some());
 }
 
 #[test]
