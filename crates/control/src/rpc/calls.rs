@@ -377,7 +377,7 @@ mod tests {
 
     /// A stream whose writes fail, and whose reads give these bytes. Further reads wait, or panic.
     struct BrokenStream {
-        bytes: std::io::Cursor<Vec<u8>>,
+        bytes: io::Cursor<Vec<u8>>,
         panics: bool,
     }
 
@@ -419,7 +419,7 @@ mod tests {
             let answer = encode(&AnswerEnvelope { id: 0, outcome: Ok::<u32, CallFailure>(5) });
             let answer = answer.unwrap();
             let frame = [&(answer.len() as u32).to_be_bytes(), &answer[..]].concat();
-            let stream = BrokenStream { bytes: std::io::Cursor::new(frame), panics: false };
+            let stream = BrokenStream { bytes: io::Cursor::new(frame), panics: false };
             let connection = ClientConnection::<u32>::start(stream, None, "there".into());
             let mut call = connection.begin(Duration::MAX).unwrap();
             // The request is queued before the task of the connection runs for the first time.
@@ -431,7 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_of_a_connection_ends_its_calls() {
-        let stream = BrokenStream { bytes: std::io::Cursor::default(), panics: true };
+        let stream = BrokenStream { bytes: io::Cursor::default(), panics: true };
         let connection = ClientConnection::<u32>::start(stream, None, "there".into());
         let mut call = connection.begin(Duration::MAX).unwrap();
         let answer = call.answer(vec![7u8], soon()).await;

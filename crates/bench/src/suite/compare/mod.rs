@@ -181,7 +181,8 @@ fn select_subjects(
     let is_time = args.measure == CompareMeasure::Time;
     let is_operation = |task: &CompareTask| task.family() == TaskFamily::Operations;
     let are_fusees = args.subjects.iter().all(|subject| subject.is_fusee());
-    if !is_time && !(are_fusees && args.tasks.iter().all(is_operation)) {
+    let counts_work = are_fusees && args.tasks.iter().all(is_operation);
+    if !is_time && !counts_work {
         return Err(Failure::usage(
             "instructions and samples are of get, update, insert and delete of FUSEE only",
         ));

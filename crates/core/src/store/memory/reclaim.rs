@@ -23,7 +23,7 @@ use core::cell::Cell;
 
 use super::compare::compare_unverified;
 use super::seal::PostedSeals;
-use super::upkeep::MemoryUpkeep;
+use super::upkeep::{LOOKED_AT_TOGETHER, MemoryUpkeep};
 use super::{set_free, window_epoch};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
@@ -34,8 +34,6 @@ use crate::store::Store;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::PoolPlace;
 
-/// The number of blocks whose free bitmaps are read together.
-pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 /// The largest number of a session's blocks that wait for their windows at one time.
 const WAITING_TOGETHER: usize = 4;
 /// The number of zero bytes that one WRITE writes into a block that is emptied.

@@ -12,8 +12,7 @@
 use alloc::vec::Vec;
 
 use super::freed::{by_word, set_free};
-use super::reclaim::LOOKED_AT_TOGETHER;
-use super::upkeep::MemoryUpkeep;
+use super::upkeep::{LOOKED_AT_TOGETHER, MemoryUpkeep};
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};

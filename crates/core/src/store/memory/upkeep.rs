@@ -11,6 +11,9 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS};
 use crate::view::PoolPlace;
 
+/// The number of blocks whose free bitmaps are read, or that are sealed, together.
+pub(super) const LOOKED_AT_TOGETHER: usize = 8;
+
 /// The bits to set in one word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBits {

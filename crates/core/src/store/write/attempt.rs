@@ -1,4 +1,4 @@
-//! An attempt to write: its task ([`Intent`]), its object, and its progress ([`AttemptStep`]).
+//! An attempt to write: its object, and its progress ([`AttemptStep`]).
 //!
 //! ```text
 //! UPDATE, DELETE    Begun -> ReadingHint or Looking -> Contending -> Committing
@@ -30,78 +30,21 @@ use arrayvec::ArrayVec;
 
 use super::copies::{CopyAllocation, copies_found, free_copy};
 use super::find::KeyProof;
-use super::speculation::best_beside;
+use super::intent::{CannotBegin, Intent, KeepRedundancy, WriteValue};
 use crate::conflict_rules::Winner;
-use crate::data::{ObjectLocation, PerCopy, Redundancy};
+use crate::data::{ObjectLocation, PerCopy};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, guard, passes, removed, right_or};
-use crate::race::{BucketWords, Key};
+use crate::race::BucketWords;
 use crate::slab::{Allocation, SlabKind};
-use crate::store::{Hint, Store, StoreOp};
+use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, SlotRef, View};
 
 /// One item for each backup of a slot, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
-
-/// The task of a write, which is the same for all its attempts.
-pub(in crate::store) struct Intent<'a> {
-    pub opcode: Opcode,
-    pub key: Key<'a>,
-    pub value: WriteValue<'a>,
-    /// The slab from which the write's object is allocated.
-    pub slab: SlabKind,
-    /// Whether a pair that exists keeps its redundancy.
-    pub keeps: KeepRedundancy,
-    /// The number of the view by which the slab was chosen.
-    pub placed_in: u64,
-    /// A function of the caller that is called before the commit is posted.
-    pub watch: Option<&'a Watch<'a>>,
-}
-
-/// Whether a write keeps the redundancy of the pair that it replaces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum KeepRedundancy {
-    /// The write does not keep it. The slab counts as right whatever redundancy an existing pair has.
-    No,
-    /// The write keeps it. The slab is the one for a new pair.
-    IfItExists,
-    /// The write keeps it. The slab is the one of the pair that a hint shows. A new pair, and a pair whose redundancy
-    /// the value cannot have, would get this redundancy.
-    AsHinted(Redundancy),
-    /// The write has kept it: the slab is the one of the pair that a search has found. The slab counts as right even if
-    /// the pair has got another redundancy since.
-    AsFound,
-}
-
-/// The source of the value that a write writes.
-#[derive(Clone, Copy)]
-pub(in crate::store) enum WriteValue<'a> {
-    Bytes(&'a [u8]),
-    /// An object that is staged in the operation's batch, which [keeps](VerbBatch::keep) it. The value, of
-    /// `value_bytes` bytes, is already at its place in the object. Each attempt writes the object from there, with the
-    /// attempt's identity.
-    Staged {
-        object: Span,
-        value_bytes: usize,
-    },
-}
-
-impl WriteValue<'_> {
-    #[inline]
-    pub fn len(&self) -> usize {
-        match self {
-            WriteValue::Bytes(bytes) => bytes.len(),
-            WriteValue::Staged { value_bytes, .. } => *value_bytes,
-        }
-    }
-}
-
-/// A function that is called before a write posts its commit. Until this call, no reader finds the write's value on the
-/// primary, unless a view change commits the write in its session's stead.
-pub type Watch<'a> = dyn Fn() + 'a;
 
 /// One writer's part in a conflict round: the slot, the round's old word, and the writer's own word.
 #[derive(Clone, Copy, Debug)]
@@ -508,20 +451,6 @@ impl<'i> Attempt<'i> {
     }
 }
 
-/// The reason why an attempt of a write cannot begin.
-pub(super) enum CannotBegin {
-    /// The slab of this kind has no room for the object.
-    NoRoom(SlabKind),
-    /// The write fails with this error.
-    Failed(Error),
-}
-
-impl From<Error> for CannotBegin {
-    fn from(error: Error) -> CannotBegin {
-        CannotBegin::Failed(error)
-    }
-}
-
 /// The way in which an attempt of a write has ended.
 pub(in crate::store) enum AttemptEnd {
     /// The write is done. Contains the hint for the index cache, if there is one.
@@ -582,4 +511,18 @@ fn has_known_outcome<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, error: &Err
     }
     op.pin.forget_lost();
     error.outcome() == FailedWriteOutcome::NotApplied && !op.pin.traces.is_on_its_way()
+}
+
+/// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that
+/// the write can speculate by this hint. Returns `None` if it cannot.
+fn best_beside(
+    fabric: &impl Fabric,
+    hint: Option<Hint>,
+    kind: SlabKind,
+    view: &View,
+) -> Option<u32> {
+    let Hint { slot, seen: HintTrust::FreshSince(_), .. } = hint? else { return None };
+    let may_lie_there = kind.redundancy.coding().is_none() && !fabric.is_immediate();
+    let has_backups = !view.subtables.get(slot.subtable as usize)?.backups().is_empty();
+    (may_lie_there && has_backups).then_some(slot.subtable)
 }

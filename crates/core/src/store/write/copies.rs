@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{CannotBegin, Intent};
+use super::intent::{CannotBegin, Intent};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;

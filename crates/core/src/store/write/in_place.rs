@@ -25,8 +25,9 @@
 //! out of place. All Moves put their copy words into the same places, so if all places have the words of one Move, none
 //! has the words of another.
 
-use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue, post_header};
+use super::attempt::{Attempt, InPlaceMove, post_header};
 use super::copies::{CopyAllocation, free_copy};
+use super::intent::{CannotBegin, Intent, WriteValue};
 use super::moving::PairMove;
 use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::Error;

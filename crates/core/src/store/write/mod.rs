@@ -36,6 +36,7 @@ mod find;
 mod full_buckets;
 mod in_place;
 mod insert;
+mod intent;
 mod moving;
 mod placement;
 mod request;
@@ -47,8 +48,8 @@ mod write_now;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use attempt::Watch;
 pub use demote::ObjectDemotion;
+pub use intent::Watch;
 pub use moving::{MoveScope, Transition};
 pub use request::WriteRequest;
 
@@ -65,10 +66,10 @@ use crate::store::memory::{MemoryLookAhead, MemorySearch, SET_FREE_TOGETHER, set
 use crate::store::session::{SuspendedOperation, is_vouched_for};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
-use attempt::{CannotBegin, Intent, WriteValue};
 use contend::decide;
 use find::{KeyLocation, WriterSearch};
 use insert::NewPair;
+use intent::{CannotBegin, Intent, WriteValue};
 use placement::{NotWritten, PlacedWrite, WritePlacement};
 use round::{end_round, ended};
 use uncontended::{AttemptAction, SlowPathReason, advance, compete};

@@ -23,7 +23,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, KeepRedundancy, WriteValue};
+use super::attempt::{Attempt, AttemptEnd};
+use super::intent::{CannotBegin, Intent, KeepRedundancy, WriteValue};
 use super::uncontended::compete;
 use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};

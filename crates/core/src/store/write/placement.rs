@@ -11,7 +11,7 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Intent, KeepRedundancy, WriteValue};
+use super::intent::{Intent, KeepRedundancy, WriteValue};
 use super::request::WriteRequest;
 use crate::data::{Redundancy, RedundancyError};
 use crate::error::{Error, FailedWriteOutcome};

@@ -1,6 +1,6 @@
 //! The request for a write: everything that the caller of the write decides.
 
-use super::attempt::Watch;
+use super::intent::Watch;
 use crate::data::{Placement, Redundancy};
 use crate::layout::{Fill, Opcode, Value};
 use crate::race::Key;

@@ -21,10 +21,9 @@
 //! winner has possibly kept that of the old pair, which it would not have done right after the loser. Starting again is
 //! as safe as by rule L.
 
-use super::attempt::{
-    Attempt, AttemptEnd, AttemptStep, Intent, KeepRedundancy, PerBackup, WriteRound,
-};
+use super::attempt::{Attempt, AttemptEnd, AttemptStep, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
+use super::intent::{Intent, KeepRedundancy};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;

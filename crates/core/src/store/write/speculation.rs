@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::Buckets;
-use crate::slab::{SlabKind, WINDOW_EPOCHS};
+use crate::slab::WINDOW_EPOCHS;
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -48,20 +48,6 @@ fn window(view: &View, word: Slot) -> u64 {
     } else {
         WINDOW_EPOCHS
     }
-}
-
-/// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that
-/// the write can speculate by this hint. Returns `None` if it cannot.
-pub(super) fn best_beside(
-    fabric: &impl Fabric,
-    hint: Option<Hint>,
-    kind: SlabKind,
-    view: &View,
-) -> Option<u32> {
-    let Hint { slot, seen: HintTrust::FreshSince(_), .. } = hint? else { return None };
-    let may_lie_there = kind.redundancy.coding().is_none() && !fabric.is_immediate();
-    let has_backups = !view.subtables.get(slot.subtable as usize)?.backups().is_empty();
-    (may_lie_there && has_backups).then_some(slot.subtable)
 }
 
 /// Returns whether the attempt is allowed to begin with a speculative write to the hint's slot.

@@ -4,7 +4,8 @@
 //! function call. As soon as an attempt has to leave the [straight path](super::uncontended), it goes on in
 //! [`write`](super), from its present step: with the same object, the same view, and the results in the batch.
 
-use super::attempt::{Attempt, AttemptEnd, Intent};
+use super::attempt::{Attempt, AttemptEnd};
+use super::intent::Intent;
 use super::round::ended;
 use super::uncontended::{AttemptAction, advance};
 use crate::host::Host;
