@@ -261,8 +261,8 @@ mutants! {
     /// Lets a write with an outdated hint give its pair the redundancy of the hint's pair, although the value cannot
     /// have the redundancy of the present pair, so that the rules decide.
     StaleHintPlaces,
-    /// Lets a write believe its hint in a newer view than the one by which its slab was chosen: the hint's pair possibly
-    /// is in a region that the choice did not know.
+    /// Lets a write believe its hint in a newer view than the one by which its slab was chosen: the hint's pair
+    /// possibly is in a region that the choice did not know.
     OlderViewPlaces,
 
     // Faults in the work table.

@@ -3,9 +3,9 @@
 //! 1. *Before the write* the slab is chosen by the request's placement and hint. Nothing else is known yet of the pair
 //!    that the write replaces.
 //! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS names the object
-//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view by which the
-//!    slab was chosen, because a region never changes its redundancy. In a newer view, which possibly has a region that
-//!    the choice did not know, the slab is checked before the hint is used.
+//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view by which
+//!    the slab was chosen, because a region never changes its redundancy. In a newer view, which possibly has a region
+//!    that the choice did not know, the slab is checked before the hint is used.
 //! 3. *If the slab is wrong*, or its redundancy lacks memory nodes, the write begins again with another slab. It does
 //!    so a few times at most, so that it ends even if other sessions change the pair's redundancy again and again.
 

@@ -17,9 +17,9 @@
 //! does not count, because that Move has possibly lost, too. If the primary already shows a later writer's word
 //! instead, this later writer has replaced the Move's word, and the loser took effect right before it.
 //!
-//! *A loser that named a redundancy* starts again if the primary shows a word of another redundancy after the round. The
-//! winner has possibly kept that of the old pair, which it would not have done right after the loser. Starting again is
-//! as safe as by rule L.
+//! *A loser that named a redundancy* starts again if the primary shows a word of another redundancy after the round.
+//! The winner has possibly kept that of the old pair, which it would not have done right after the loser. Starting
+//! again is as safe as by rule L.
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
