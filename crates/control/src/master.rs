@@ -130,7 +130,7 @@ pub enum MasterRequest {
         /// Whether the session also accepts a block all of whose objects were allocated once. Blocks with objects that
         /// were never allocated are preferred.
         full: bool,
-        /// The number of the view under which the session will take the block over.
+        /// The number of the view that the session uses to take the block over.
         view: u64,
     },
     /// Hands on blocks that the session does not need, for sessions that are short of memory. The session goes on

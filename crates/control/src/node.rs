@@ -135,7 +135,7 @@ pub enum NodeRequest {
     /// A request of a session about blocks. The session numbers its requests, and tells which of them have `ended`: it
     /// does not wait for their answers any more. Once this request is answered, the ended ones have no effect any more,
     /// because the node refuses them if they arrive later. So a request that the session has given up cannot take
-    /// effect after later ones. Answer: that to the request.
+    /// effect after later ones. The answer is that of the request inside.
     InTurn {
         /// The session's id.
         client: ClientId,
@@ -148,7 +148,7 @@ pub enum NodeRequest {
     },
     /// A request of a job of the master. A repairer runs jobs with growing numbers. The node refuses the requests of a
     /// job after it has answered a later job of the same repairer, and all requests of a fenced repairer. So no request
-    /// that a job has given up takes effect after later work. Answer: that to the request.
+    /// that a job has given up takes effect after later work. The answer is that of the request inside.
     OfJob {
         /// The session under which the job runs.
         repairer: ClientId,

@@ -125,12 +125,12 @@ impl fmt::Display for LabLoad {
 pub enum LabSwitch {
     /// For Clover, as published (see `fusee_switch::clover::ChainTrust::Sent`).
     Sent {
-        /// Number of keys whose chains the switch can remember.
+        /// Number of keys whose last entry the switch can remember.
         keys: usize,
     },
     /// For Clover, in the safe form (see `fusee_switch::clover::ChainTrust::Answered`).
     Answered {
-        /// Number of keys whose chains the switch can remember.
+        /// Number of keys whose last entry the switch can remember.
         keys: usize,
     },
     /// For our store.

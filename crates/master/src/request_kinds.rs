@@ -151,7 +151,7 @@ pub struct OrphanRequest {
     pub redundancy: Redundancy,
     /// Whether the session also accepts a block whose objects were all allocated once.
     pub full: bool,
-    /// The number of the view by which the session will take the block over.
+    /// The number of the view that the session uses to take the block over.
     pub view: u64,
 }
 

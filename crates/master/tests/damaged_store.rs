@@ -206,7 +206,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
         damaged[places[random.random_range(0..places.len())]] ^= 1 << random.random_range(0..8);
         std::fs::write(&path, &damaged).unwrap();
         match MasterStore::open(dir.path()) {
-            // The record in the file must be readable by other programs, too.
+            // The damage was harmless: the file still has all records.
             Ok(store) => assert!(store.load().unwrap() == records),
             Err(error) => {
                 refused += 1;

@@ -323,7 +323,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
-    // The request is under way to the old leader when the old leader's process is continued.
+    // The request was sent to the old leader before the old leader's process is continued.
     let early = {
         let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
         let client = client.with_deadline(Duration::from_secs(30));

@@ -93,7 +93,7 @@ fn what_is_being_marked_is_not_revoked() {
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
-/// A mark passes only when a question has been answered that was asked after the mark was made.
+/// A mark passes only with the answer to a question that the keeper asked after the mark.
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();

@@ -447,7 +447,7 @@ pub struct ObjectLocation<'v> {
     address: Address,
     offset: u64,
     bytes: u64,
-    /// Whether the object may lack its parity.
+    /// Whether the object possibly lacks its parity.
     may_lack_parity: bool,
 }
 
@@ -458,7 +458,7 @@ impl<'v> ObjectLocation<'v> {
         ObjectLocation { may_lack_parity, ..self }
     }
 
-    /// Whether the object may lack the chunk of this number.
+    /// Whether the object possibly lacks the chunk of this number.
     pub fn may_lack(self, chunk: usize) -> bool {
         let coding = self.columns().map(Columns::coding);
         self.may_lack_parity && coding.is_some_and(|coding| chunk >= coding.k())

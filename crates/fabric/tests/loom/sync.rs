@@ -12,7 +12,7 @@ use crate::sys;
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::Ordering;
 
-/// A fault of a model: the property of fences or orderings that the fault breaks.
+/// A fault of a model: the memory fences, or the orderings of atomic accesses, that the fault breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// No property is broken.

@@ -541,7 +541,7 @@ impl FaultyCluster {
     }
 
     /// Ends the load and the test. Asserts that every key can be written and read, that the history is linearizable,
-    /// and that clients that were not killed have met only errors that `excused` accepts.
+    /// and that all clients, killed or not, have met only errors that `excused` accepts.
     pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
         self.end_load();
         let status = self.until("everybody is recovered", |status| {

@@ -32,7 +32,7 @@ pub(super) enum Decision {
     NodeSilent { node: MnId, why: &'static str },
     /// Record that a member has answered, and no longer counts as failed.
     Trust(MnId),
-    /// Record that a node is absent: it is silent, or its connection has ended.
+    /// Record that a node is absent, because an attempt to form the cluster failed at it.
     Departed(MnId),
     /// Record that a node is present: it has sent a heartbeat.
     Arrived(MnId),

@@ -16,7 +16,7 @@ use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 /// A value of another size class than [`VALUE`]. A block has room for one such object.
 pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
-/// A session on a stage in which epochs pass.
+/// A session on a scripted cluster in which epochs pass.
 pub struct GenerationSession {
     pub stage: Rc<ScriptedCluster>,
     pub store: ScriptedStore,
