@@ -158,12 +158,13 @@ async fn carry<R: DeserializeOwned>(
         tokio::time::sleep(CLOSING).await;
         Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"))
     };
-    // Answers that have arrived are taken before an error of a write ends the connection.
+    // Answers that have arrived are taken before an error of a write ends the connection. A peer that answers all the
+    // time does not keep the connection open.
     tokio::select! {
         biased;
+        ended = closing => ended,
         ended = receive => ended,
         ended = send(output, sent, requests) => ended,
-        ended = closing => ended,
     }
 }
 
@@ -373,6 +374,19 @@ mod tests {
             assert!(late <= 1 + MAX_UNWRITTEN, "{late} late requests");
         };
         assert_eq!(tokio::join!(call.answer(vec![7u8], soon()), serves).0, Ok(5));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_given_up_is_closed_even_if_its_peer_answers_all_the_time() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let connection = ClientConnection::<u32>::start(near, None, "there".into());
+        drop(connection);
+        let answer = encode(&AnswerEnvelope { id: 99, outcome: Ok::<u32, CallFailure>(5) });
+        let answer = answer.unwrap();
+        let frame = [&(answer.len() as u32).to_be_bytes(), &answer[..]].concat();
+        let frames = frame.repeat(1000);
+        let answering = async { while far.write_all(&frames).await.is_ok() {} };
+        tokio::time::timeout(Duration::from_secs(60), answering).await.unwrap();
     }
 
     /// A stream whose writes fail, and whose reads give these bytes. Further reads wait, or panic.

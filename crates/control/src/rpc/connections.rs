@@ -21,7 +21,8 @@
 //! request takes a few times the length of its frame.
 //!
 //! An encoded answer takes memory until it is written, so until the peer reads. This memory is counted and bounded in
-//! the same way.
+//! the same way, except that the connection with the most bytes is closed, and that [`FREE_ANSWER_BYTES`] of each
+//! connection are always accepted. So peers that read get their answers even beside peers that do not.
 //!
 //! A *peer* is an IP address. Times are measured by the clock of the runtime.
 
@@ -36,6 +37,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// Number of bytes that an incomplete frame can take without being counted.
 pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
+/// Number of bytes of answers that a connection can keep, however much other connections keep.
+const FREE_ANSWER_BYTES: usize = 64 << 10;
 /// Number of bytes that a running request counts for in addition to the bytes of its frame.
 const REQUEST_BYTES: usize = 256;
 /// The interval between checks whether there is room for another connection.
@@ -146,6 +149,8 @@ struct RpcConnectionEntry {
     frame_bytes: usize,
     /// Number of bytes of the connection's frames that are complete but have not become running requests yet.
     come_bytes: usize,
+    /// Number of bytes of the connection's answers that are not written yet.
+    answer_bytes: usize,
     leave: Arc<Notify>,
 }
 
@@ -203,6 +208,7 @@ impl RpcConnections {
             frame_since: None,
             frame_bytes: 0,
             come_bytes: 0,
+            answer_bytes: 0,
             leave: Arc::clone(&leave),
         };
         book.entries.insert(number, entry);
@@ -219,24 +225,17 @@ impl RpcConnectionTable {
         self.request_bytes -= bytes;
         let Some(peer) = self.peers.get_mut(&address) else { return };
         peer.request_bytes -= bytes;
-        self.forget_unused(address);
-    }
-
-    /// Subtracts the bytes of an answer from the counts of an address.
-    fn end_answer(&mut self, address: IpAddr, bytes: usize) {
-        self.answer_bytes -= bytes;
-        let Some(peer) = self.peers.get_mut(&address) else { return };
-        peer.answer_bytes -= bytes;
-        self.forget_unused(address);
-    }
-
-    /// Removes the counts of an address that takes nothing.
-    fn forget_unused(&mut self, address: IpAddr) {
-        let takes_nothing = |peer: &RpcPeerUsage| {
-            peer.connections == 0 && peer.request_bytes == 0 && peer.answer_bytes == 0
-        };
-        if self.peers.get(&address).is_some_and(takes_nothing) {
+        if peer.connections == 0 && peer.request_bytes == 0 {
             self.peers.remove(&address);
+        }
+    }
+
+    /// Closes the connection, of one address or of all, that keeps the most bytes of answers.
+    fn close_most_unread(&self, of: Option<IpAddr>) {
+        let entries = self.entries.values();
+        let entries = entries.filter(|entry| of.is_none_or(|peer| entry.peer == peer));
+        if let Some(entry) = entries.max_by_key(|entry| entry.answer_bytes) {
+            entry.leave.notify_one();
         }
     }
 
@@ -327,14 +326,19 @@ impl Drop for RpcRequestMemory {
 /// The memory of an encoded answer, counted until the answer is written.
 #[derive(Debug)]
 pub(super) struct RpcAnswerMemory {
-    shared: Arc<RpcConnectionsInner>,
-    peer: IpAddr,
+    connection: RpcConnection,
     bytes: usize,
 }
 
 impl Drop for RpcAnswerMemory {
     fn drop(&mut self) {
-        self.shared.book().end_answer(self.peer, self.bytes);
+        let mut book = self.connection.place.guests.shared.book();
+        let book = &mut *book;
+        book.answer_bytes -= self.bytes;
+        let Some(entry) = book.entries.get_mut(&self.connection.place.number) else { return };
+        entry.answer_bytes -= self.bytes;
+        let Some(peer) = book.peers.get_mut(&entry.peer) else { return };
+        peer.answer_bytes -= self.bytes;
     }
 }
 
@@ -469,16 +473,25 @@ impl RpcConnection {
         let mut book = shared.book();
         let book = &mut *book;
         // A connection's entry exists as long as this value.
-        let entry = book.entries.get(&self.place.number).ok_or(RpcCloseReason::Idle)?;
-        let peer = book.peers.entry(entry.peer).or_default();
-        if book.answer_bytes + bytes > shared.limits.answer_bytes
-            || peer.answer_bytes + bytes > shared.limits.answer_bytes_per_peer
-        {
+        let entry = book.entries.get_mut(&self.place.number).ok_or(RpcCloseReason::Idle)?;
+        let address = entry.peer;
+        let peer = book.peers.entry(address).or_default();
+        let is_full = book.answer_bytes + bytes > shared.limits.answer_bytes;
+        let is_peer_full = peer.answer_bytes + bytes > shared.limits.answer_bytes_per_peer;
+        let is_free = entry.answer_bytes + bytes <= FREE_ANSWER_BYTES;
+        let is_accepted = is_free || !is_full && !is_peer_full;
+        if is_accepted {
+            book.answer_bytes += bytes;
+            peer.answer_bytes += bytes;
+            entry.answer_bytes += bytes;
+        }
+        if is_full || is_peer_full {
+            book.close_most_unread((!is_full).then_some(address));
+        }
+        if !is_accepted {
             return Err(RpcCloseReason::AnswerBytes);
         }
-        book.answer_bytes += bytes;
-        peer.answer_bytes += bytes;
-        Ok(RpcAnswerMemory { shared: Arc::clone(shared), peer: entry.peer, bytes })
+        Ok(RpcAnswerMemory { connection: self.clone(), bytes })
     }
 
     /// Waits until this connection must be closed, and returns the reason.

@@ -123,7 +123,7 @@ struct AnswerPlace {
 }
 
 impl AnswerPlace {
-    /// Queues the outcome of the request. If unread answers take too much memory, the connection ends instead.
+    /// Queues the outcome of the request. If the connection's unread answers take too much memory, it ends instead.
     fn send(self, outcome: Result<impl Serialize, CallFailure>) {
         let AnswerPlace { id, queue, guest } = self;
         let encoded = encode(&AnswerEnvelope { id, outcome }).or_else(|error| {
