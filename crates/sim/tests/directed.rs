@@ -111,12 +111,15 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
         placements::stale_hint(seed);
         placements::newer_view(seed);
         placements::lost_column(seed);
+        placements::wrong_hint(seed);
         placements::ignored_options(seed);
         placements::unheard_refusal(seed);
     }
     for seed in 0..200 {
         placements::vanishing_pair(seed);
+        placements::vanishing_found(seed);
         placements::named_loser(seed);
+        placements::short_loser(seed);
     }
 }
 

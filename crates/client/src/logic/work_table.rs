@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fusee_core::Error;
-use fusee_core::data::Redundancy;
+use fusee_core::data::Placement;
 use fusee_core::layout::{Opcode, Slot};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::WINDOW_EPOCHS;
@@ -75,14 +75,14 @@ struct LeaderEntry {
     landing: LeaderResult,
 }
 
-/// The kind of a set. A set absorbs only sets of its own kind, because another set could fail where it succeeds, or
-/// would give the pair a redundancy that the absorbing set does not keep.
+/// The kind of a set. A set absorbs only sets of its own kind: another set could fail where it succeeds, or could give
+/// the pair a redundancy that the absorbing set would then keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetKind {
     /// The opcode of the set.
     pub opcode: Opcode,
-    /// The redundancy that the set names, if it names one.
-    pub named: Option<Redundancy>,
+    /// The redundancy that the set gives its pair; `None` for a set that only adds a pair.
+    pub placement: Option<Placement>,
 }
 
 /// Sets of one key that wait until the running set of that key has ended.

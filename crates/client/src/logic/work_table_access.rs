@@ -74,7 +74,7 @@ impl WorkTableAccess {
         let store = cached.store();
         // The write is checked here, because a write that another set absorbs is not checked again.
         store.check_write(&request)?;
-        let kind = SetKind { opcode: request.opcode(), named: request.named_redundancy() };
+        let kind = SetKind { opcode: request.opcode(), placement: Some(request.placement()) };
         let key = request.key();
         let mut room = Vec::new();
         let value = request.value().bytes(&mut room);
@@ -124,7 +124,7 @@ impl WorkTableAccess {
         if !self.table.is_relaxed() {
             return Ok(None);
         }
-        let kind = SetKind { opcode: Opcode::Insert, named: None };
+        let kind = SetKind { opcode: Opcode::Insert, placement: None };
         match self.table.set(kind, key, value, None, store.host().epoch()) {
             SetRole::Lead(lead, gets) => {
                 self.let_gets_land(store, key, gets).await;

@@ -135,6 +135,71 @@ pub fn lost_column(seed: u64) {
     });
 }
 
+/// As in [`lost_column`], a write has the hint of an EC-oriented pair, which has no room any more. Meanwhile the pair is
+/// replicated, which it stays.
+pub fn wrong_hint(seed: u64) {
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    with_sessions(seed, async |cluster, a, _| {
+        let place = write(a, WriteRequest::insert(KEY, &LONG).placed(oriented)).await.place;
+        let word = place.expect("it is there").word;
+        a.set_redundancy(KEY, Redundancy::Replicated, None).await.expect("it can be");
+        let parity = cluster.view().object_of(word).expect("it leads there").places().nth(2);
+        cluster.nodes().crash(parity.expect("the last column").node);
+        wait_for_repair(cluster).await;
+        let says = if seed.is_multiple_of(2) { oriented } else { Redundancy::None };
+        let by_rule = RedundancyRules::from_length(0, says).placement(LONG.len());
+        let hint = place.map(Hint::uncertain);
+        let value = [2; LONG.len()];
+        write(a, WriteRequest::update(KEY, &value).placed(by_rule).hinted(hint)).await;
+        assert_eq!(pair_of(a).await, Some((Redundancy::Replicated, 2)));
+        let absent = WriteRequest::update(&b"absent"[..], &value).placed(by_rule).hinted(hint);
+        assert_eq!(a.write(absent).await, Err(Error::NotFound));
+    });
+}
+
+/// A pair is deleted while it is written by an outdated hint. If the write adds a pair, the pair has the redundancy of
+/// the rules.
+pub fn vanishing_found(seed: u64) {
+    with_sessions(seed, async |cluster, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
+        let hint = write(a, put).await.place.map(Hint::uncertain);
+        b.set_redundancy(KEY, coded(), None).await.expect("it can be");
+        let by_rule = RedundancyRules::replicated().placement(LONG.len());
+        let delete = async {
+            cluster.sim().sleep(Rng::named(seed, "delete").below_u64(30_000)).await;
+            b.delete(KEY, None).await.expect("nothing else deletes the key");
+        };
+        let value = [2; LONG.len()];
+        let put = WriteRequest::upsert(KEY, &value).placed(by_rule).hinted(hint);
+        join(write(a, put), delete).await;
+        let has = pair_of(b).await;
+        assert!(has.is_none_or(|has| has == (Redundancy::Replicated, 2)), "{has:?}");
+    });
+}
+
+/// A value that is too short for the pair's code is written beside a long one. The rules decide for the short one, and
+/// the long one keeps what it finds, so in either order the pair is replicated in the end.
+pub fn short_loser(seed: u64) {
+    with_sessions(seed, async |cluster, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(coded());
+        let hint = write(a, put).await.place.map(Hint::uncertain);
+        // Now `b` knows the region of the pair, and keeps the redundancy that the hint shows.
+        pair_of(b).await;
+        let rules = RedundancyRules::replicated();
+        let short = WriteRequest::update(KEY, SHORT).placed(rules.placement(SHORT.len()));
+        let value = [3; LONG.len()];
+        let long = WriteRequest::update(KEY, &value).placed(rules.placement(LONG.len()));
+        let late = async {
+            cluster.sim().sleep(Rng::named(seed, "late").below_u64(5_000)).await;
+            write(a, short.hinted(hint)).await
+        };
+        join(late, write(b, long.hinted(hint))).await;
+        let has = pair_of(a).await.map(|(redundancy, _)| redundancy);
+        assert_eq!(has, Some(Redundancy::Replicated));
+    });
+}
+
 /// An INSERT ignores its hint, and a DELETE its placement.
 pub fn ignored_options(seed: u64) {
     with_sessions(seed, async |_, a, b| {

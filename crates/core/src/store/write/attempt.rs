@@ -401,14 +401,22 @@ impl<'i> Attempt<'i> {
     ) -> bool {
         let Intent { keeps, key, value, slab, .. } = self.intent;
         match (keeps, found) {
-            (KeepRedundancy::No | KeepRedundancy::AsFound, _)
-            | (KeepRedundancy::IfItExists, None) => true,
-            (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
+            (KeepRedundancy::No, _)
+            | (KeepRedundancy::IfItExists, None)
+            | (KeepRedundancy::AsFound(_), Some(_)) => true,
+            (
+                KeepRedundancy::AsHinted(of_new)
+                | KeepRedundancy::AsSearched(of_new)
+                | KeepRedundancy::AsFound(of_new),
+                None,
+            ) => *of_new == slab.redundancy,
             (keeps, Some(found)) => {
                 // A value that cannot have the pair's redundancy gets that of a new pair. If the hint was wrong, the
                 // slab is the one of a third pair.
                 let of_new = match keeps {
-                    KeepRedundancy::AsHinted(of_new) if !removed(Mutant::StaleHintPlaces) => {
+                    KeepRedundancy::AsHinted(of_new) | KeepRedundancy::AsSearched(of_new)
+                        if !removed(Mutant::StaleHintPlaces) =>
+                    {
                         *of_new
                     }
                     _ => slab.redundancy,

@@ -36,9 +36,11 @@ pub(in crate::store) enum KeepRedundancy {
     /// The write keeps it. The slab is the one of the pair that a hint shows. A new pair, and a pair whose redundancy
     /// the value cannot have, would get this redundancy.
     AsHinted(Redundancy),
-    /// The write has kept it: the slab is the one of the pair that a search has found. The slab counts as right even if
-    /// the pair has got another redundancy since.
-    AsFound,
+    /// As `AsHinted`, but a search has found the pair.
+    AsSearched(Redundancy),
+    /// The write has kept it: the slab is the one of the pair that the write has found. The slab counts as right even
+    /// if the pair has got another redundancy since. A new pair would get this redundancy.
+    AsFound(Redundancy),
 }
 
 /// The source of the value that a write writes.

@@ -138,7 +138,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let placed = match placement.place() {
             Ok(placed) => placed,
             // Boxed, because this case is rare and futures of operations should stay small.
-            Err(error) => Box::pin(placement.place_by_search(error)).await?,
+            Err(error) => Box::pin(placement.place_by_search(error, None)).await?,
         };
         let PlacedWrite { slab, keeps, view, hint } = placed;
         let mut batch = self.batches.take();

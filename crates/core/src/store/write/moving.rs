@@ -209,7 +209,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         };
         let mut attempt = match begun {
             Ok(attempt) => attempt,
-            Err(CannotBegin::Failed(error)) => return Err(error),
+            Err(CannotBegin::Failed(error)) => return self.if_vouched(Err(error)).await,
             Err(CannotBegin::NoRoom(short)) => {
                 self.await_room(short).await?;
                 return Ok(MoveProgress::Retry(Some(place.uncertain())));

@@ -94,10 +94,14 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         Ok(self.placed(slab, keeps, *hint))
     }
 
-    /// Chooses the slab of the write after [`WritePlacement::place`] failed with `error`, because a new pair cannot
-    /// have its redundancy: the slab of the pair that the write replaces, or of replicated pairs if the placement falls
-    /// back to them.
-    pub async fn place_by_search(&self, error: Error) -> Result<PlacedWrite, Error> {
+    /// Chooses the slab of the write by a search, because of `error`: a new pair cannot have its redundancy
+    /// ([`WritePlacement::place`]), or the slab `failed`, which was chosen without knowledge of the pair, lacks memory
+    /// nodes. It is the slab of the pair that the write replaces, or that of a new pair.
+    pub async fn place_by_search(
+        &self,
+        error: Error,
+        failed: Option<SlabKind>,
+    ) -> Result<PlacedWrite, Error> {
         let Self { store, request } = *self;
         let WriteRequest { opcode, key, placement, .. } = *request;
         let Error::Redundancy(reason) = &error else { return Err(error) };
@@ -111,16 +115,24 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             let kept =
                 found.and_then(|found| store.view.slab_of_word(found.word, &key, value_bytes));
             match kept {
+                // There is no room for the pair's redundancy, so the write takes that of a new pair.
+                Some(slab) if Some(slab) == failed => {
+                    let slab = self.slab_of_new().map_err(|_| error)?;
+                    return Ok(self.placed(slab, KeepRedundancy::No, None));
+                }
                 // The pair can vanish before the write begins, and a new pair would not get its redundancy.
                 Some(slab) => {
-                    let keeps = KeepRedundancy::AsHinted(demand.redundancy);
+                    let keeps = KeepRedundancy::AsSearched(demand.redundancy);
                     return Ok(self.placed(slab, keeps, found.map(Hint::uncertain)));
                 }
                 None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
                 None => {}
             }
         }
-        let slab = self.slab_instead(*reason)?;
+        let slab = match self.slab_of_new() {
+            Ok(slab) if Some(slab) != failed => slab,
+            _ => self.slab_instead(*reason)?,
+        };
         let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
         Ok(self.placed(slab, keeps, None))
     }
@@ -132,24 +144,30 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         why: NotWritten,
     ) -> Result<PlacedWrite, Error> {
         let Self { store, request } = *self;
-        let WriteRequest { key, value, .. } = request;
+        let WriteRequest { key, value, placement, .. } = request;
         let (slab, keeps, hint) = match (why, intent.keeps) {
             (NotWritten::Misplaced(Some(found)), _) => {
                 let hint = Some(found.uncertain());
                 match store.view.slab_of_word(found.word, key, value.len()) {
-                    Some(kept) => (kept, KeepRedundancy::AsFound, hint),
+                    Some(kept) => {
+                        let of_new = placement.of_new_pair().redundancy;
+                        (kept, KeepRedundancy::AsFound(of_new), hint)
+                    }
                     None => (self.slab_of_new()?, KeepRedundancy::No, hint),
                 }
             }
             (NotWritten::Misplaced(None), _) => (self.slab_of_new()?, KeepRedundancy::No, None),
             // There is no room for the redundancy of the pair that was found, so the write takes the redundancy that a
             // new pair would have.
-            (NotWritten::Failed(error), KeepRedundancy::AsHinted(_) | KeepRedundancy::AsFound) => {
-                (self.slab_of_new().map_err(|_| error)?, KeepRedundancy::No, None)
-            }
-            (NotWritten::Failed(error), KeepRedundancy::IfItExists) => {
-                return self.place_by_search(error).await;
-            }
+            (
+                NotWritten::Failed(error),
+                KeepRedundancy::AsSearched(_) | KeepRedundancy::AsFound(_),
+            ) => (self.slab_of_new().map_err(|_| error)?, KeepRedundancy::No, None),
+            // The hint is possibly wrong.
+            (
+                NotWritten::Failed(error),
+                KeepRedundancy::IfItExists | KeepRedundancy::AsHinted(_),
+            ) => return self.place_by_search(error, Some(intent.slab)).await,
             (NotWritten::Failed(Error::Redundancy(error)), KeepRedundancy::No) => {
                 (self.slab_instead(error)?, KeepRedundancy::No, None)
             }
@@ -189,8 +207,9 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the write again, with other slabs than the slab with which it began, until one is right and has room.
-    /// This ends: the write keeps a pair's redundancy first `IfItExists`, then `AsHinted`, then `AsFound`, then not at
-    /// all; and it falls back to replicated pairs only once, because they never lack memory nodes.
+    /// This ends: the write keeps a pair's redundancy first `AsHinted` or `IfItExists`, then `AsSearched`, then
+    /// `AsFound`, then not at all. Between, the slab of a new pair is tried once, and that of replicated pairs once,
+    /// because these never lack memory nodes.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,
@@ -202,24 +221,20 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
         let mut intent = Intent { value, ..*intent };
         loop {
+            // A slab is misplaced according to words that were READ. If the members do not vouch for them, the write
+            // looks for its pair again.
             let is_misplaced = matches!(why, NotWritten::Misplaced(_));
-            if !is_misplaced {
+            let placed = if is_misplaced && !is_vouched_for(self, intent.key).await? {
+                let waiting_for = "a key that others keep changing";
+                let outcome = FailedWriteOutcome::NotApplied;
+                let gave_up = Error::GaveUp { waiting_for, outcome };
+                self.pause().await.map_err(|_| gave_up)?;
+                let Intent { slab, keeps, placed_in: view, .. } = intent;
+                PlacedWrite { slab, keeps, view, hint: None }
+            } else {
                 self.pin.pause();
-            }
-            let placed = match placement.place_again(&intent, why).await {
-                // The error depends on words that were READ. If the members do not vouch for them, the write looks for
-                // its pair again.
-                Err(_) if is_misplaced && !is_vouched_for(self, intent.key).await? => {
-                    let waiting_for = "a key that others keep changing";
-                    let outcome = FailedWriteOutcome::NotApplied;
-                    let gave_up = Error::GaveUp { waiting_for, outcome };
-                    self.pause().await.map_err(|_| gave_up)?;
-                    let Intent { slab, keeps, placed_in: view, .. } = intent;
-                    PlacedWrite { slab, keeps, view, hint: None }
-                }
-                placed => placed?,
+                placement.place_again(&intent, why).await?
             };
-            self.pin.pause();
             let PlacedWrite { slab, keeps, view, hint } = placed;
             intent = Intent { slab, keeps, placed_in: view, ..intent };
             why = match self.write(&intent, hint, None).await {

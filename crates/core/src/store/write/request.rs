@@ -81,10 +81,9 @@ impl<'a, K> WriteRequest<'a, K> {
         self.opcode
     }
 
-    /// Returns the redundancy that the write names; `None` if it keeps that of an existing pair.
-    pub fn named_redundancy(&self) -> Option<Redundancy> {
-        let named = !self.placement.keeps_existing();
-        named.then(|| self.placement.of_new_pair().redundancy)
+    /// Returns the redundancy that the write gives its pair.
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// Returns the value that the write writes.
