@@ -113,7 +113,7 @@ pub struct WriteResult {
     pub hint_held: bool,
 }
 
-/// Executes the operations of one session by the protocol.
+/// One session's side of the protocol: the executor of the session's operations.
 pub struct Store<F, H> {
     fabric: F,
     host: H,
@@ -126,7 +126,7 @@ pub struct Store<F, H> {
     local_epochs: LocalEpochs,
     /// The session's blocks, and the objects that it has freed.
     memory: SessionMemory,
-    /// The session's questions to the members whether they vouch for its view.
+    /// The session's vouch requests: it asks the members whether they vouch for its view.
     asks: VouchRequests,
     /// Memory nodes that did not answer the session's latest verb to them.
     silent: SilentNodes,
@@ -188,8 +188,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether the session has to be fenced and recovered like one that died ([`recovery`](crate::recovery)),
     /// and is not allowed to close normally. This is so after a write ended with an unknown outcome, or was dropped:
     /// either a slot possibly shows the write's word, and other sessions wait for the end of its round, or only
-    /// recovery can free its object. This is also so while a memory node has not answered a WRITE, which can still
-    /// execute there.
+    /// recovery can free its object. This is also so after an operation ended without an answer to one of its WRITEs,
+    /// which can still execute on the memory node.
     pub fn needs_recovery(&self) -> bool {
         self.local_epochs.has_half_way()
     }
@@ -215,13 +215,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Hashes a key by the cluster's hash key. The result serves any number of operations on the key.
+    /// Hashes a key with the cluster's hash key. The result serves any number of operations on the key.
     #[inline]
     pub fn key<'k>(&self, key: impl IntoKey<'k>) -> Key<'k> {
         key.into_key(&self.hash_key)
     }
 
-    /// Returns the newest view that the host knows.
+    /// Follows the newest view that the host knows, and returns it.
     #[inline]
     fn newest_view(&self) -> ViewRef {
         self.follow_view();
@@ -291,7 +291,7 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     /// The number of the operation's pauses. All its waits share this count, so that the host's limit applies to the
     /// whole operation.
     pauses: u32,
-    /// The number of questions to the members that the session had begun when the operation began.
+    /// The number of vouch requests that the session had begun when the operation began.
     asks_before: u64,
 }
 
@@ -362,8 +362,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.batch.read(place.node, place.offset, 8)
     }
 
-    /// Reads a slot's word from its primary, in one phase. For use after a CAS of this operation, because it clears the
-    /// batch.
+    /// Reads a slot's word from its primary, in one phase. For use after a CAS of this operation, because this function
+    /// clears the batch.
     async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
         // After its CASes, the operation needs nothing that is staged in the batch. A loser calls this function many
         // times, and would fill the batch.
@@ -391,8 +391,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts the READs for the value of a word's object. `shown_on` is the node that has shown the word. Returns `None`
-    /// if the word refers to no object.
+    /// Posts the READs that fetch the value from the object to which a word leads. `shown_on` is the node that has
+    /// shown the word. Returns `None` if the word refers to no object.
     fn fetch(&mut self, shown_on: MnId, word: Slot) -> Option<Fetch> {
         let object = self.view.object_of(word)?;
         let is_silent = |node| self.store.silent.has(node);
@@ -400,8 +400,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
-    /// Returns whether a word's pair was lost with the only node that held it. Counts the lost pairs that operations
-    /// meet.
+    /// Returns whether a word's pair was lost with the only node that held it. If so, adds one to the session's counter
+    /// of lost pairs.
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
         if is_gone {

@@ -7,14 +7,14 @@
 //! 1. Note which objects are not free, in each block without a write under way.
 //! 2. READ all slots on all replicas, in any order. Every writer of the noted objects has ended, or is recovered, so no
 //!    process puts the objects' words into slots any more, unless the view changes, which makes the comparison void. So
-//!    a replica that shows such a word at the end of this step has shown it all the time, and an object to which no
-//!    slot leads is garbage. A word that only backups show was left by a writer that lost its round. Such a word
-//!    protects its object, too: it usually vanishes, but if a memory node is lost, a view change can settle on it. A
-//!    word at an even turn also protects its object's copies, which the copy words name as long as the word is in the
+//!    a replica that shows the word of a noted object at the end of this step has shown it all the time, and an object
+//!    to which no slot leads is garbage. A word that only backups show was left by a writer that lost its round. Such a
+//!    word protects its object, too: it usually vanishes, but if a memory node is lost, a view change can settle on it.
+//!    A word at an even turn also protects its object's copies, which the copy words name as long as the word is in the
 //!    slot. If the word is replaced meanwhile, the writer that replaces it frees the copies.
-//! 3. Wait until all operations have ended that had begun before the end of step 2, and until everything that they
-//!    freed is set free, or never will be (`Epochs::is_settled`). A bit that is set later would count as that of a
-//!    later object at the same address.
+//! 3. Wait until all operations have ended that had begun before the end of step 2, and until the free bits of all
+//!    objects that they freed are set, or never will be (`Epochs::is_settled`). A free bit that is set later would be
+//!    taken for that of a later object at the same address.
 //! 4. READ the bitmap, and set the missing bits of the garbage; no other session sets these. From now on the bitmap
 //!    shows all free objects. If the bitmap has moved since step 1, the new one possibly lacks bits of other objects.
 //!    Then the block counts as seen in the older view, and the next READ of the bitmap makes the block unverified
@@ -49,12 +49,12 @@ struct ComparedBlock {
     primary_since: u64,
 }
 
-/// A comparison of a block that has waited long enough.
+/// A block's comparison whose mark is settled (step 3), so that the garbage can be set free.
 struct SettledComparison {
     block: Address,
-    /// The mark at which the comparison ended.
+    /// The mark that was taken after all slots had been read.
     mark: u64,
-    /// The objects to which no slot led.
+    /// The numbers, within the block, of the objects to which no slot led.
     garbage: Vec<u32>,
 }
 
@@ -224,7 +224,7 @@ impl<F: Fabric, H: Host> IndexComparison<'_, F, H> {
 }
 
 impl SettledComparison {
-    /// Sets the free bits of the garbage.
+    /// Sets the free bits of the garbage that the comparison has found.
     async fn set_free<F: Fabric, H: Host>(&self, upkeep: &mut MemoryUpkeep<'_, F, H>) {
         let SettledComparison { block, mark, ref garbage } = *self;
         let Some(primary_since) = upkeep.primary_since(block) else { return };

@@ -34,14 +34,15 @@ pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
 pub(in crate::store) struct PendingFreeBits {
     /// The slot words that led to the freed objects, before they were replaced.
     words: RefCell<Vec<Slot>>,
-    /// An empty list, kept for its memory: the bits to set, the next time that objects are set free.
+    /// An empty list, whose allocation is used again the next time that free bits are set.
     free_bits: RefCell<Vec<FreeBits>>,
     /// The local epoch of the oldest operation that freed one of the waiting objects, or that holds memory; `None`
     /// without freed or held objects.
     since: Cell<Option<u64>>,
     /// The local epochs in which those suspended operations were pinned that have possibly replaced slot words.
     held: RefCell<Vec<u64>>,
-    /// The number of times that the waiting objects were left to a comparison.
+    /// The number of times that this session gave up setting the waiting free bits, and left all freed and held objects
+    /// to a comparison.
     times_left: Cell<u64>,
     /// Whether an operation is setting free bits.
     setting_free: Cell<bool>,
@@ -63,8 +64,8 @@ impl PendingFreeBits {
         self.waits_since(host, since);
     }
 
-    /// Notes, and publishes if necessary, that an operation that is pinned in this local epoch has freed or holds
-    /// something.
+    /// Notes that an operation that is pinned in this local epoch has freed or holds memory. Publishes the local epoch
+    /// if it is older than those noted before.
     fn waits_since(&self, host: &impl Host, since: u64) {
         // Of two operations that free objects, the one that frees first possibly began later.
         if self.since.get().is_none_or(|oldest| since < oldest) {
@@ -161,8 +162,8 @@ async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {
     let count = freed.words.borrow().len();
     let keeping = with_copies(&store.view.borrow(), &freed.words.borrow());
     let copies = if keeping.is_empty() { Vec::new() } else { copies_of(store, &keeping).await };
-    // Nothing is awaited between this question and the posting of the bits. If the answer is no, the bits of all
-    // published objects must stay as they are, so these objects are left to a comparison.
+    // Nothing is awaited between this call and the posting of the bits. If the host forbids to set them, the bits of
+    // all freed objects must stay as they are, so these objects are left to a comparison.
     if !store.host.may_set_free() {
         store.counters.add_left_to_comparison(freed.leave_to_comparison() as u64);
         return;
@@ -174,7 +175,7 @@ async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {
     freed.free_bits.replace(free_bits);
     let lost = upkeep.op.pin.traces.has_posted();
     upkeep.finish();
-    // If a FAA can still execute, the objects stay published until the session is fenced.
+    // If a FAA can still execute, the objects' local epoch stays published until this session is fenced.
     if !lost {
         freed.nothing_waits();
         store.host.publish_freed(freed.since.get());

@@ -40,7 +40,7 @@ use crate::stats::Counters;
 use crate::verbs::ClientId;
 use crate::view::View;
 
-/// The smallest distance between two times at which all blocks are made unverified, in marks (`Epochs::mark`).
+/// The smallest difference between the marks (`Epochs::mark`) of two times at which all blocks are made unverified.
 const UNVERIFY_PAUSE: u64 = 256;
 
 /// The blocks of a session, and the objects that it has freed.
@@ -55,7 +55,7 @@ pub(super) struct SessionMemory {
     reclaiming: Cell<bool>,
     /// The earliest mark at which all blocks can be made unverified again.
     unverifies_from: Cell<u64>,
-    /// The number of the session's operations that search for memory.
+    /// The number of the session's operations that are searching for memory now.
     allocating: Cell<usize>,
     /// Whether the pool had no block left when the session last asked for one.
     pool_was_empty: Cell<bool>,
@@ -76,9 +76,9 @@ impl SessionMemory {
         }
     }
 
-    /// Allocates an object from one of this session's slabs, in this view, preferably beside the subtable `beside`. A
-    /// block that is not in use is taken into use if at least one in `least` of its objects is free. Returns `None` if
-    /// the slab has no memory.
+    /// Allocates an object from one of this session's slabs, in this view, preferably on the nodes of the replicas of
+    /// the subtable `beside`. A block that is not in use is taken into use if at least one in `least` of its objects is
+    /// free. Returns `None` if the slab has no memory.
     #[inline]
     pub fn allocate(
         &self,
@@ -114,8 +114,8 @@ impl SessionMemory {
         }
     }
 
-    /// Offers other sessions the block for objects of this slab, which holds log objects, until this session's next
-    /// DELETE. For use when there are too few such blocks for all sessions.
+    /// Offers other sessions the block from which this slab of log objects allocates. This session takes the block back
+    /// when it needs it again. For use when there are too few blocks of log objects for all sessions.
     pub fn lend(&self, host: &impl Host, kind: SlabKind) {
         self.slabs.borrow_mut().lend(kind);
         self.offer(host);
@@ -145,13 +145,13 @@ impl SessionMemory {
         self.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.header.is_sealed())
     }
 
-    /// Returns whether free bits of a block were seen.
+    /// Returns whether a block that is not in use has objects that were seen set free and are not reclaimed yet.
     fn is_seen(&self, block: Address) -> bool {
         self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.bitmap.seen().is_some())
     }
 
-    /// Returns whether an emptied block still waits for the end of its window. If so, takes a new mark, so that the
-    /// session wants later epochs.
+    /// Returns whether an emptied block still waits for the end of its window, until the slot words of its former
+    /// objects are allowed to recur. If so, takes a new mark, so that the session soon hears of later epochs.
     fn waits_for_its_window(&self, host: &impl Host, block: Address) -> bool {
         let epoch = window_epoch(host);
         let mut slabs = self.slabs.borrow_mut();
@@ -161,8 +161,8 @@ impl SessionMemory {
         true
     }
 
-    /// Returns whether some block waits for the end of its window. If so, takes a mark, so that the session wants later
-    /// epochs.
+    /// Returns whether some block waits for the end of its window, until the slot words of its former objects are
+    /// allowed to recur. If so, takes a mark, so that the session soon hears of later epochs.
     fn any_waits_for_its_window(&self, host: &impl Host) -> bool {
         let epoch = window_epoch(host);
         let waits = self.slabs.borrow().aside().iter().any(|b| b.generations.waits(epoch));
@@ -172,7 +172,7 @@ impl SessionMemory {
         waits
     }
 
-    /// Notes that the header of an object's block is written.
+    /// Notes that the header of an object's block has been written to all replicas.
     pub fn note_header_written(&self, object: &Allocation) {
         self.slabs.borrow_mut().header_written(object);
     }
@@ -200,13 +200,13 @@ impl SessionMemory {
         self.slabs.borrow().is_offered(object)
     }
 
-    /// Returns one shortage that a slab has noted since the previous call, if there is one.
+    /// Returns a reason for which a slab should get another block, if the slab has noted one since the previous call.
     #[inline]
     pub fn take_shortage(&self, kind: SlabKind) -> Option<SlabShortage> {
         self.slabs.borrow_mut().take_shortage(kind)
     }
 
-    /// Returns the next object to demote, in a block that is not frozen.
+    /// Returns the next object to demote, from a block that is not frozen, and the kind of its slab.
     pub fn next_to_demote(&self, view: &View) -> Option<(Address, SlabKind)> {
         self.slabs.borrow_mut().next_to_demote(|block| is_frozen(view, block))
     }

@@ -37,13 +37,13 @@ use crate::store::session::OperationPin;
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// The largest number of blocks that are asked for together when the pool is empty.
+/// The largest number of blocks that a search requests in a row, before it collects memory and pauses.
 const ASKED_TOGETHER: u32 = 8;
 /// The number of times that a search finds nothing to wait for, before it fails: no session has a block to hand on, and
 /// none of the session's own memory is about to become free. Once is enough if, in addition, no session was doing
 /// anything that frees memory.
 const ASKED_IN_VAIN: u32 = 4;
-/// The number of pauses after which a session that waits for the window of a block asks for another block again.
+/// The number of pauses after which a session that waits for the end of a block's window asks again for another block.
 const ASKED_EVERY: u32 = 32;
 /// The number of pauses that one wait for other sessions' blocks counts as.
 const PAUSES_PER_WAIT: u32 = 10;
@@ -58,8 +58,8 @@ pub(in crate::store) struct MemoryLookAhead<'s, F, H> {
 }
 
 impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
-    /// Searches for memory in advance, when half of a block's objects are used up. If an object should have been beside
-    /// a subtable but was not, searches for a block there instead.
+    /// Searches for memory in advance, when half of a block's objects are used up. If instead an object should have
+    /// been allocated on the nodes of a subtable's replicas and was not, searches for a block there.
     pub async fn run(&self, lack: SlabShortage) {
         let store = self.store;
         let _ends = MemorySearchGuard::begin(&store.memory.allocating);
@@ -71,9 +71,9 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
         self.collector(None).collect(false).await;
     }
 
-    /// Searches for a block beside a subtable: among the session's blocks, then elsewhere if the pool has blocks to
-    /// spare. Does nothing if the pool is empty, because then each slab keeps only one block in use, and other sessions
-    /// get the rest. A failure is no error, because writes can do without such a block.
+    /// Searches for a block on the nodes of a subtable's replicas: among the session's blocks, then elsewhere if the
+    /// pool has blocks to spare. Does nothing if the pool is empty, because then each slab keeps only one block in use,
+    /// and other sessions get the rest. A failure is no error, because writes can do without such a block.
     async fn look_beside(&self, subtable: u32) {
         let Self { store, kind } = *self;
         if !store.memory.slabs.borrow_mut().begin_look(kind) {
@@ -121,7 +121,7 @@ pub(in crate::store) struct MemorySearch<'s, F, H> {
     pub to_delete: bool,
     /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
     pub least: &'s mut u32,
-    /// The view by which memory is searched.
+    /// The view in which the search begins. A newer view ends the search.
     pub view: &'s Arc<View>,
 }
 
@@ -208,9 +208,9 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
                 }
                 CollectResult::Nothing if asked == BlockRequestResult::Nothing => {
                     if !store.memory.unverify_all(&store.host) {
-                        // When other sessions were asked, they possibly needed all their memory, so this operation asks
-                        // several times. But if no session was doing anything, there was a moment in this operation at
-                        // which there was no memory at all.
+                        // The other sessions possibly needed all their memory when they were asked for blocks, so this
+                        // operation asks them several times. But if no session was doing anything that frees memory, no
+                        // memory was free at that moment, so the operation fails at once.
                         in_vain += 1;
                         if store.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
@@ -218,8 +218,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
                         asked = self.ask().await?;
                     }
                 }
-                // The source of the latest block has more blocks. The operation does not take all of them at once,
-                // because other sessions need some.
+                // The pool has got a block back, or the latest block has no room and there are possibly more blocks.
+                // The operation requests only a few at once, because other sessions need some.
                 CollectResult::Freed | CollectResult::Nothing => {
                     for _ in 0..together {
                         asked = self.ask().await?;
@@ -253,7 +253,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         self.offer_during(self.store.host.pause(attempt)).await
     }
 
-    /// Awaits `waiting`. Meanwhile offers the blocks that are not needed here to other sessions.
+    /// Awaits `waiting`. Until then, offers to other sessions the blocks that this session does not need.
     async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
         let store = self.store;
         let _pauses = MemoryWaitGuard::begin(&store.memory.allocating);
@@ -272,8 +272,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         self.store.newest_view().number > self.view.number
     }
 
-    /// If the slab can soon use objects of a block of this session, waits for them, for some time. Returns whether the
-    /// slab has room then.
+    /// If the slab can soon use objects of a block of this session, waits for them, for a limited time. Returns whether
+    /// the slab has room after the wait.
     async fn await_reclaimable(&self) -> bool {
         let Self { store, kind, .. } = *self;
         let least = *self.least;
@@ -294,8 +294,9 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         self.has_room()
     }
 
-    /// Asks for a block; for a DELETE, first for one that is kept back for DELETEs. If the answer is to ask again
-    /// later, collects memory that the session itself has freed before it asks again.
+    /// Asks for a block; for a DELETE, first for one that is kept back for DELETEs. If the host answers that a block is
+    /// possibly available later, waits, collects memory that the session itself has freed, and asks again unless the
+    /// slab has room now.
     async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, to_delete, .. } = *self;
         loop {
@@ -354,8 +355,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Asks for one block, and adds it to the slab. With `beside`, asks only for a block beside that subtable.
-    /// `kept_back` also allows blocks that are kept back for DELETEs.
+    /// Asks for one block, and adds it to the slab. With `beside`, asks only for a block on the nodes of that
+    /// subtable's replicas. With `kept_back`, the block is allowed to be one that is kept back for DELETEs.
     async fn ask_for_block(
         &self,
         kept_back: bool,
@@ -363,12 +364,12 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     ) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
         // If a memory node does not answer, the headers of its blocks cannot be read. Without this check the session
-        // would get one block after the other whose headers cannot be read, and could use none of them.
+        // would get block after block, and could use none of them.
         if self.has_unread() && self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
         }
-        // The operation is pinned by this view until all replicas have recorded the block. So no replica that would
-        // lack this record is added meanwhile.
+        // The operation stays pinned in this view until all replicas have recorded the block's owner. So until then no
+        // view change adds a replica that lacks the record.
         let (mut pin, newest) = OperationPin::new(store);
         if newest.number > self.view.number {
             return Ok(BlockRequestResult::NewerView);
@@ -387,7 +388,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
-                // If the pool has no block beside a subtable, it possibly has other blocks.
+                // A pool without a block on the requested nodes possibly has other blocks, so it does not count as
+                // empty.
                 let was_empty = &store.memory.pool_was_empty;
                 was_empty.set(was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
@@ -463,7 +465,8 @@ enum BlockRequestResult {
     NewerView,
 }
 
-/// Ends the search for a better block when the guard is dropped, also if the operation fails or is dropped.
+/// Ends the search for a block on the nodes of a subtable's replicas when the guard is dropped, also if the operation
+/// fails or is dropped.
 struct BetterBlockGuard<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,

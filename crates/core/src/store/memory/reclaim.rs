@@ -34,7 +34,8 @@ use crate::store::Store;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::PoolPlace;
 
-/// The largest number of a session's blocks that wait for their windows at one time.
+/// The largest number of a session's blocks that wait at one time for the ends of their windows: until the slot words
+/// of their former objects are allowed to recur.
 const WAITING_TOGETHER: usize = 4;
 /// The number of zero bytes that one WRITE writes into a block that is emptied.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -46,7 +47,7 @@ pub(super) struct BlockCollector<'s, F, H> {
     pub kind: SlabKind,
     /// The slab can use a block if at least one in `least` of its objects is free.
     pub least: u32,
-    /// The subtable beside which the slab's block has to lie, if there is one.
+    /// The subtable on the nodes of whose replicas the slab's block has to lie; `None` if the block can lie anywhere.
     pub beside: Option<u32>,
 }
 
@@ -54,7 +55,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
     /// Does what is due for the blocks that are not in use: reads headers and bitmaps, reclaims free objects, and
     /// returns wholly free blocks. If memory is `short`, treats all blocks, and also compares unverified ones with the
     /// index. Only one operation at a time collects, because its findings about a block are valid only while no other
-    /// one collects.
+    /// operation collects.
     pub async fn collect(&self, short: bool) -> CollectResult {
         let Self { store, kind, least, .. } = *self;
         if store.memory.reclaiming.replace(true) {
@@ -141,8 +142,8 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         }
     }
 
-    /// Makes objects allocatable that were given back long enough ago. If the slab has no unused block that it
-    /// can use, reclaims the free objects of the block with the most of them.
+    /// Makes objects allocatable that were given back long enough ago. If the slab has no unused block that it can use,
+    /// reclaims the free objects of the one block that has most of them.
     async fn reclaim_due(&self) {
         let Self { store, kind, least, beside } = *self;
         let has_passed = |mark| store.host.has_passed(mark);
@@ -351,9 +352,10 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         self.release_block(block, is_free.then_some(&objects[..]));
     }
 
-    /// Lets a block be used again. With `free`, also makes these objects allocatable; their bits are cleared. Without
-    /// `free`, some bits are possibly cleared later, so the block stays unverified, also for its next owner. Until this
-    /// session is fenced, it stays pinned, so that no comparison of the block ends.
+    /// Lets a block be used again. With `free`, also makes these objects allocatable, whose free bits are cleared.
+    /// Without `free`, it is not known which free bits are cleared, so the block stays unverified, also for its next
+    /// owner. If FAAs that clear bits can still execute, this session stays pinned until it is fenced, so that no
+    /// comparison of the block ends before that.
     fn release_block(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
@@ -433,7 +435,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
-            // The block has possibly been taken into use while the zeros were written.
+            // The block has possibly been taken into use since it was chosen, for example while another block was
+            // zeroed.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
             found.begin_zeroing(self.op.store.host.epoch());
             slabs.sealed(block).map(|header| header.encode())

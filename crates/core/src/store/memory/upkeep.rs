@@ -11,7 +11,7 @@ use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS};
 use crate::view::PoolPlace;
 
-/// The number of blocks whose free bitmaps are read, or that are sealed, together.
+/// The largest number of blocks whose free bitmaps are read, or that are sealed, in one phase.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 
 /// The bits to set in one word of a block's free bitmap.
@@ -61,8 +61,8 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
         if self.op.batch.verbs().is_empty() {
             return true;
         }
-        // WRITEs of this phase must not execute late, so they count as posted, as CASes do. Verbs of an earlier phase
-        // can possibly still execute, so the earlier traces are restored after this phase.
+        // WRITEs of this phase must not execute after the operation has ended, so they count as posted, as CASes do.
+        // Verbs of an earlier phase can possibly still execute, so the earlier traces are restored after this phase.
         let before = self.op.pin.traces.begin_sure_phase();
         self.op.phase().await;
         let is_good = self.op.batch.check().is_ok();
@@ -90,7 +90,8 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
         places.map(move |place| place.plus(offset))
     }
 
-    /// Returns the view since which the free bitmap of a block has been at its present place.
+    /// Returns the number of the view since which the free bitmap of a block has been at its present place; `None` if
+    /// the view has lost the block.
     pub fn primary_since(&self, block: Address) -> Option<u64> {
         self.op.view.block(block).map(|found| found.primary_since())
     }

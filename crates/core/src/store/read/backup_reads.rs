@@ -12,8 +12,8 @@
 //! relies on the primary any more, and a slot's word is the one on which all its backups agree. The argument is in
 //! `docs/decisions/0030-reads-without-a-master.md`.
 //!
-//! A bar concerns one view. An operation that is pinned by this view delays the change that settles the words that it
-//! has read. If the backups do not agree, or one of them does not answer, the operation waits.
+//! A bar concerns one view. An operation that is pinned in this view delays the view change that settles the words that
+//! the operation has read. If the backups do not agree, or one of them does not answer, the operation waits.
 //!
 //! A word that was read from backups makes no hint, because it is not known to be committed.
 
@@ -30,7 +30,8 @@ use crate::store::session::has_valid_lease;
 use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Subtable, View};
 
-/// The primaries whose slots the session reads from the backups instead.
+/// The barred primaries that the session knows. It reads a subtable's slots from the backups if all these backups bar
+/// the primary.
 #[derive(Debug, Default)]
 pub(super) struct BackupReads {
     /// The number of the view in which the session reads from backups; 0 if the session does not read from backups.
@@ -39,7 +40,7 @@ pub(super) struct BackupReads {
     barred: RefCell<Vec<PrimaryBars>>,
 }
 
-/// A primary, with all members that bar it.
+/// A primary's node, with all members that bar the node.
 #[derive(Debug)]
 struct PrimaryBars {
     node: MnId,
@@ -92,7 +93,8 @@ impl BackupReads {
 }
 
 /// Reads all slots of the key, in one phase, from the subtable's replicas beginning with number `first`. Returns the
-/// words to which a view change is going to settle these replicas; `None` if that is not certain.
+/// words that a view change is going to give to all these replicas; `None` if the replicas do not determine these
+/// words.
 pub(super) async fn fetch_agreed<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     buckets: &Buckets,

@@ -11,10 +11,10 @@
 //!
 //! *If the slot has changed*, the word is outdated, and the caller starts again. *If the slot is unchanged*, it has
 //! shown the word since before the object was read. So the object was complete on all replicas and has not been reused,
-//! and a replica that fails its CRC is damaged. Any good replica gives the answer. If no replica is good, the operation
-//! ends with an error, because it can report the key neither as found nor as missing. There is one exception: if a
-//! session of a newer view has written the word speculatively, the object is possibly whole only in a replica that this
-//! view does not have. Then the caller starts again, too.
+//! and a replica that fails its CRC is damaged. Any good replica shows whether the object is the key's. If no replica
+//! is good, the operation ends with an error, because it can report the key neither as found nor as missing. There is
+//! one exception: if a session of a newer view has written the word speculatively, the object is possibly whole only in
+//! a replica that this view does not have. Then the caller starts again, too.
 //!
 //! The operation *repairs* damaged replicas if the primary shows the word and the word is not tentative, because such a
 //! word is committed. Its object stays as it is until this operation ends, even if another writer replaces the word.
@@ -115,8 +115,8 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
                 self.note_damage(Damage { found, repaired: 0 });
             } else {
                 let is_elsewhere = object.places().all(|place| place.node != shown_on);
-                // Possibly a speculative write by a newer view has put the word there. Then the object is whole on that
-                // node alone, in a replica that this view does not have.
+                // Possibly a speculative write of a session in a newer view has put the word on the node `shown_on`.
+                // Then the object is possibly whole on that node alone, in a replica that this view does not have.
                 if guard(Mutant::NewerViewIsDamage, is_elsewhere) {
                     return Ok(PairReread::Stale);
                 }

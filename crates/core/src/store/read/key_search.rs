@@ -1,7 +1,7 @@
 //! The search for one key, as a part of an operation: by a hint, then by the buckets.
 //!
 //! Order of calls: a SEARCH calls [`KeySearch::run`]. A Move, which searches as its first step, calls
-//! [`KeySearch::attempt`] each time it is pinned by a view in which the key can be read, and then
+//! [`KeySearch::attempt`] each time it is pinned in a view in which the key can be read, and then
 //! [`KeySearch::has_used_backups`].
 
 use alloc::boxed::Box;
@@ -37,7 +37,7 @@ pub(in crate::store) struct KeySearch<'o, 's, F: Fabric, H: Host> {
 pub(in crate::store) enum SearchAttempt {
     /// The search has ended. Contains the key's pair, or `None` if the key does not exist.
     Done(Option<LocatedPair>),
-    /// A memory node did not answer. The next attempt reads elsewhere, or by a newer view.
+    /// A memory node did not answer. The next attempt reads from other nodes, or in a newer view.
     Again,
 }
 
@@ -45,7 +45,7 @@ pub(in crate::store) enum SearchAttempt {
 enum IndexLook {
     /// The search has ended. Contains the key's pair, or `None` if the key does not exist.
     Done(Option<LocatedPair>),
-    /// The slots cannot be read before the view changes.
+    /// The search has to wait for a view change, because the backups do not agree, or a candidate's pair is being lost.
     AwaitsChange,
     /// A slot has changed since it was read, so the search has to be repeated.
     SlotChanged,
@@ -88,7 +88,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         loop {
             self.op.await_readable(self.key).await?;
             let times = self.op.store.silent.times();
-            // As in `attempt`, without one more future on the way of every search.
+            // Repeats the code of `attempt`, because a call of it would add a future to every search.
             let found = match self.by_view(hint).await {
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
                     self.read_elsewhere(node, times, error).await?;
@@ -107,7 +107,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
         }
     }
 
-    /// Searches once for the key's pair, in the view by which the operation is pinned. The result is valid only if the
+    /// Searches once for the key's pair, in the view in which the operation is pinned. The result is valid only if the
     /// session has a valid lease or the members vouch for the view.
     pub async fn attempt(&mut self, hint: Option<Hint>) -> Result<SearchAttempt, Error> {
         let times = self.op.store.silent.times();
@@ -149,7 +149,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
                     let place = Hint { seen: self.op.pin.seen(), ..place };
                     return Ok(Some(LocatedPair { place, value }));
                 }
-                // At most once: the lookup of a word leads no further.
+                // This case occurs at most once, because the next lookup, of a word, never returns `Follow`.
                 LookupResult::Follow(shown) => {
                     self.op.batch.next_phase();
                     let next = Lookup::of_word(self.op, shown, shown_on);
@@ -327,7 +327,7 @@ impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
     }
 
     /// Waits after the primary of the key's subtable did not answer, in a stable view. Returns when the next attempt
-    /// can read the backups, or can follow a view with another primary.
+    /// can read the backups, or when a newer view gives the subtable another primary.
     async fn wait_for_backups(&mut self, primary: MnId, error: Error) -> Result<(), Error> {
         let op = &mut *self.op;
         op.pin.pause();

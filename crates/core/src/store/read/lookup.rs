@@ -48,7 +48,7 @@ pub(super) enum LookupResult {
     Found(LocatedPair),
     /// The slot shows this word instead of the hint's, and the word possibly leads to the key.
     Follow(Hint),
-    /// Neither the word of the slot nor the object of the hint leads to the key.
+    /// The slot shows a word that cannot be the key's, or the object that was read belongs to another key.
     OtherKey,
     /// The object of this word proves nothing, because it is reused, being written, or damaged.
     Unproved(Hint),
@@ -128,7 +128,7 @@ fn followed(shown: Hint, key: Key<'_>) -> LookupResult {
     if may_hold(shown.word, key) { LookupResult::Follow(shown) } else { LookupResult::OtherKey }
 }
 
-/// Checks what a steered READ has brought, beside a slot that shows this word.
+/// Evaluates a steered READ, whose slot shows the word of `shown`.
 #[cold]
 fn steered<F: Fabric, H: Host>(
     object: SteeredRead,

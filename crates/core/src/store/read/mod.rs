@@ -12,8 +12,9 @@
 //!
 //! The order of calls is the same everywhere:
 //!
-//! 1. The operation is pinned by a view in which the slots can be read (`await_readable`).
-//! 2. It *posts* READs into its batch, executes the phase, and *advances* by the answers, once or several times.
+//! 1. The operation is pinned in a view in which the slots can be read (`await_readable`).
+//! 2. It *posts* READs into its batch, executes the phase, and *advances*: it evaluates the answers. It does this once
+//!    or several times.
 //! 3. It uses the result if the session has a valid lease or the members vouch for the view; otherwise it begins anew.
 //!
 //! If a memory node does not answer, the operation begins anew, and reads from other nodes or waits.

@@ -35,8 +35,8 @@ use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::SlotRef;
 
-/// The number of times that a slot which other sessions keep changing is re-read before its piece of the scan is read
-/// anew.
+/// The number of times that the re-read of a slot is repeated because other sessions keep changing the slot. After
+/// that, the whole piece of the scan is read anew.
 const MAX_LOOKS: u32 = 4;
 
 /// The limits of what one piece of a scan reads.
@@ -49,7 +49,7 @@ pub struct ScanLimits {
 }
 
 impl ScanLimits {
-    /// Returns limits of this many slots, and 2 MiB.
+    /// Returns the limits of a piece of up to this many slots and about 2 MiB of objects.
     pub fn of_slots(slots: u32) -> ScanLimits {
         ScanLimits { slots, bytes: 2 << 20 }
     }
@@ -93,10 +93,11 @@ struct ScanPiece {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Calls `show` for the next pairs of a scan, and advances the cursor. Returns the number of pairs that were
-    /// skipped because too little of them is undamaged. If this fails, `show` was not called, and the cursor is
+    /// skipped because too little of them is undamaged. If the call fails, `show` was not called, and the cursor is
     /// unchanged.
     ///
-    /// Takes two phases, and more only if objects are damaged or slots change.
+    /// Takes two phases. Takes more if objects are damaged, slots change, memory nodes do not answer, or members have
+    /// to vouch.
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -158,7 +159,8 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
             }
             next.advance(end, self.op.view.geometry.subtable_slots());
             *cursor = next;
-            // The pairs are in the batch, so `show` can take long and can use the store.
+            // The batch holds the pairs, so the operation need not stay pinned: `show` can take long and can use the
+            // store.
             if !self.op.pin.traces.is_in_doubt() {
                 self.op.pin.pause();
             }
@@ -170,9 +172,9 @@ impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
         }
     }
 
-    /// Returns whether a subtable's primary can be read in the view by which the operation is pinned. If not, the
-    /// operation is now pinned by the newest view, or has waited for a change. A scan does not read backups instead,
-    /// because it has time to wait.
+    /// Returns whether a subtable's primary can be read in the view in which the operation is pinned. If not, the
+    /// operation is now pinned in the newest view, or has waited for a view change. A scan does not read backups
+    /// instead, because it has time to wait.
     async fn is_readable(&mut self, subtable: u32) -> Result<bool, Error> {
         let op = &mut *self.op;
         if !op.pin.is_pinned() || op.newer_view_has_come() {

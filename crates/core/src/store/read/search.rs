@@ -80,7 +80,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             match search_now(self, &mut batch, key, first, &mut cost) {
                 Ok(value) => {
                     self.counters.add_reads(OpKind::Search, &batch);
-                    // Made here and not in `search_now`, because `LocatedPair` is large.
+                    // The `LocatedPair` is made here, not in `search_now`, because it is large.
                     let found = Some(LocatedPair { place: first, value });
                     return Ok(SearchResult { store: self, batch, found, from_backups: false });
                 }
@@ -124,8 +124,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// Looks a key up by its hint in one phase, without the cost of a future. For fabrics that execute batches without
-/// waiting. If the lookup does not find the key, returns the hint with which an operation has to go on, and adds
-/// the phase to `cost`.
+/// waiting. If the lookup does not find the key, returns the hint, if any, with which an awaited search has to go on,
+/// and adds the phase to `cost`.
 fn search_now<F: Fabric, H: Host>(
     store: &Store<F, H>,
     batch: &mut VerbBatch,
@@ -135,7 +135,7 @@ fn search_now<F: Fabric, H: Host>(
 ) -> Result<Span, Option<Hint>> {
     let (view, local_epoch) = store.local_epochs.begin(&store.host, || store.newest_view());
     let found = look_up_now(store, &view, batch, key, hint, cost);
-    // Without a valid lease, an operation has to go on, which asks the members to vouch.
+    // Without a valid lease, an awaited search has to go on, which asks the members to vouch.
     let found = found.and_then(|value| {
         if has_valid_lease(&store.host) {
             return Ok(value);
@@ -168,8 +168,8 @@ fn look_up_now<F: Fabric, H: Host>(
         Ok(LookupResult::Found(found)) => return Ok(found.value),
         Ok(LookupResult::Follow(shown)) => Some(shown),
         Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
-        // A node did not answer. The operation that continues this lookup gets no answer either, and waits for the
-        // node.
+        // A node did not answer. The awaited search that goes on with this hint gets no answer either, and waits for
+        // the node or for another view.
         Err(_) => Some(hint),
     };
     cost.add_batch(batch);

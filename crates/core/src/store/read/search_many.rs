@@ -72,7 +72,7 @@ enum FirstPhaseSource {
     Buckets(Buckets),
 }
 
-/// The amount of a batch that READs take.
+/// The room that READs take in a batch: bytes of the answers, and number of verbs.
 #[derive(Clone, Copy)]
 struct ReadCost {
     bytes: u64,
@@ -94,7 +94,7 @@ struct FollowedKey<'k> {
 /// The slots whose words possibly refer to a key: the key's candidates.
 struct KeyCandidates {
     places: Vec<Hint>,
-    /// Whether `places` has all such slots. If so, the key does not exist if none of them has it.
+    /// Whether `places` contains all candidates, so that the key does not exist if none of them leads to it.
     are_all: bool,
 }
 
@@ -102,7 +102,7 @@ struct KeyCandidates {
 struct CandidateReads<'k> {
     pending: PendingKey<'k>,
     lookups: Vec<Lookup>,
-    /// Whether these cover all slots of the key: then the key does not exist if none of them finds it.
+    /// Whether the lookups cover all candidates of the key, so that the key does not exist if no lookup finds it.
     are_all: bool,
 }
 
@@ -141,7 +141,7 @@ struct PhaseAnswers {
 }
 
 impl PhaseAnswers {
-    /// Adds the result of the phase that was executed last.
+    /// Adds a key's result to those of the phase that was executed last.
     fn add(&mut self, answer: KeyAnswer) {
         let is_second = self.first_batch.is_some();
         if is_second { &mut self.second } else { &mut self.first }.push(answer);
@@ -189,8 +189,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// (`None` if the key does not exist), and its hint for the cache. `found` can use the store.
     ///
     /// Up to 512 keys, with 2 MiB of objects, share their phases, on any number of memory nodes: 1 phase if all hints
-    /// are right; 2 if keys have no hint, or their slots show other words; 4 if the slot of a hint went to another key.
-    /// All phases count as one [`OpKind::SearchMany`]; each key that is looked up alone also counts as an
+    /// are right; 2 if keys have no hint, or their slots show other words; 4 if the slot of a hint now belongs to
+    /// another key. All phases count as one [`OpKind::SearchMany`]; each key that is looked up alone also counts as an
     /// [`OpKind::Search`].
     pub async fn search_many(
         &self,
@@ -237,7 +237,8 @@ async fn search_rounds<F: Fabric, H: Host>(
         result?;
         let UnansweredKeys { again, alone, waiting } = unanswered;
         pending.extend(again);
-        // Only the first key waits, in a SEARCH. When it has its answer, the other keys need not wait any more.
+        // Of the keys that have to wait, only the first is looked up by a SEARCH, which waits. When the SEARCH has
+        // ended, the other keys need not wait any more, so they go into the next round.
         let (first, others) = waiting.split_at(waiting.len().min(1));
         for key in alone.iter().chain(first) {
             let searched = store.search(key.key, key.hint).await?;
@@ -267,8 +268,8 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
             self.op.store.fabric.prefetch(verb.node, verb.offset);
         }
         self.op.phase().await;
-        // The second phase needs no further question: all slots are read in the first phase, and the lookups take
-        // effect there.
+        // The members need not vouch again after the second phase: all slots are read in the first phase, and the
+        // lookups take effect there.
         let keys = asked.iter().map(|asked| asked.pending.key);
         if !removed(Mutant::ManyReadUnheard) && !are_vouched_for(self.op, keys).await? {
             self.unanswered.again.extend(asked.into_iter().map(|asked| asked.pending));
@@ -393,8 +394,8 @@ impl<'k, F: Fabric, H: Host> SearchRound<'_, '_, 'k, F, H> {
         Ok(KeyOutcome::Follow(KeyCandidates { places, are_all: true }))
     }
 
-    /// Evaluates all lookups of one key in this phase. `all` says that they cover every slot where the key can be: then
-    /// the key does not exist if all objects are other keys'.
+    /// Evaluates all lookups of one key in this phase. `all` says that the lookups cover every slot where the key can
+    /// be, so that the key does not exist if all objects are other keys'.
     fn after_lookups(
         &mut self,
         pending: PendingKey<'k>,

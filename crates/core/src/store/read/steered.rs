@@ -104,7 +104,8 @@ impl SteeredRead {
     ) -> Result<Option<Span>, FailedVerb> {
         let bytes = match batch.data_span(self.0) {
             Ok(span) => Some(span),
-            // The READ would have gone beyond the pool, at the address to which it was steered, or at the slot's.
+            // The READ would have gone beyond the end of the pool, from the address to which it was steered, or from
+            // the slot's.
             Err(failure) if failure.error == VerbError::OutOfBounds => None,
             Err(failure) => return Err(failure),
         };

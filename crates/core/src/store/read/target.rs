@@ -32,7 +32,7 @@ pub(in crate::store) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
     word.class().filter(|class| view.geometry.has_class(*class))
 }
 
-/// Returns the replica from which an object of this class is read: the one on the node `near`, if there is one
+/// Returns the replica from which an object of this class is read, preferably the one on the node `near`
 /// ([`data`](crate::data)). Returns `None` if there can be no such object.
 #[inline]
 pub(in crate::store) fn replica(
@@ -104,7 +104,8 @@ impl HintTarget {
         let word = self.hint.word;
         let object = view.object(word.address(), self.class.bytes());
         let object = object.expect("the target was made of it");
-        // The word tells whether the object may lack its parity. Then parity of an earlier object is possibly there.
+        // The word tells whether the object's parity is possibly not written. If so, parity of an earlier object is
+        // possibly in its place.
         let object = right_or(Mutant::HintedReadsTrustParity, object.of_word(word), object);
         object.fetch(batch, self.object, |node| silent.has(node))
     }

@@ -68,7 +68,8 @@ impl FollowedView {
         if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
     }
 
-    /// Returns the slab for the redundancy of a word's pair, if a value of these sizes can have this redundancy.
+    /// Returns the slab for the redundancy of a word's pair, if a pair of this key and a value of this length can have
+    /// this redundancy.
     #[cold]
     pub fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
         let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);

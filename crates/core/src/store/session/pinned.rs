@@ -55,8 +55,8 @@ impl LocalEpochs {
         host.publish(PinnedOperations { oldest, suspended });
     }
 
-    /// Pins an operation in the newest local epoch. Returns the view of this local epoch, or a newer one, and the local
-    /// epoch.
+    /// Pins an operation in the newest local epoch. Returns the view of this local epoch, or a newer view, and the
+    /// local epoch.
     pub(in crate::store) fn begin(
         &self,
         host: &impl Host,
@@ -70,8 +70,8 @@ impl LocalEpochs {
                 self.publish(host);
             }
             host.note_pinned(local_epoch);
-            // The local epoch was published before this comparison. So if a newer local epoch begins, either it is seen
-            // here, or the thread that begins it sees that this operation is pinned in an older one.
+            // The local epoch was published before this comparison. So if a newer local epoch begins, either this
+            // comparison sees it, or the thread that begins it sees that this operation is pinned in an older one.
             if host.local_epoch() == local_epoch {
                 return (view, local_epoch);
             }
@@ -181,7 +181,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         }
     }
 
-    /// Pins the operation again, by the newest view.
+    /// Pins the operation again, in the newest view, and returns this view.
     pub fn resume(&mut self) -> ViewRef {
         let before = self.local_epoch.take();
         let store = self.store;
@@ -281,7 +281,8 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
 
 impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
     fn drop(&mut self) {
-        // An operation with such an object stays pinned, so that no memory that it knows is reused.
+        // An operation whose attempt still uses an object stays pinned, so that no memory that the operation knows is
+        // reused.
         let keeps_object = guard(Mutant::DroppedAttemptsKeepObjects, self.has_object);
         if self.traces.is_in_doubt() || keeps_object {
             self.store.local_epochs.half_way.set(true);

@@ -14,19 +14,20 @@
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser, and starts again |
 //!
-//! Without a change, a losing UPDATE takes effect right before its winner. A suspended one starts again, for three
-//! reasons: other sessions have possibly read the winner's word before the loser began (`backup_reads`); the round of a
-//! speculative write was possibly over by then; and a Move has overwritten no write
+//! Without a change, a losing UPDATE takes effect right before its winner. A suspended UPDATE that has lost starts
+//! again, for three reasons: other sessions have possibly read the winner's word before the loser began
+//! (`backup_reads`); the round of a speculative write was possibly over by then; and a Move has overwritten no write
 //! ([`round`](crate::store::write::round), rule L).
 //!
 //! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word was possibly
 //! replaced while the write was still pinned, and a comparison with the index has possibly found that no slot leads to
-//! the old object. The write and the comparison must not both free this object. A comparison ends only when the free
-//! bits of all objects are set, or revoked, that were freed by operations which had begun before the READ of the index
-//! ended. So the write *holds* the object that it has possibly replaced, from before it is suspended until it has freed
-//! the object ([`reclaim`](crate::store::memory::reclaim)). If the waiting bits are revoked meanwhile, the write leaves
-//! the object to the comparison. A write that has posted no commit need not hold anything: as long as the view lasts,
-//! the slot shows the old word, and the write's own object is in a block with a write under way.
+//! the old object. The write and the comparison must not both free this object. A comparison ends only after the free
+//! bits of certain objects are set or revoked: of the objects freed by operations that had begun before the READ of the
+//! index ended. So the write *holds* the object that it has possibly replaced, from before it is suspended until it has
+//! freed the object ([`reclaim`](crate::store::memory::reclaim)). If the free bits that wait to be set are revoked
+//! before that, the write leaves the object to the comparison. A write that has posted no commit need not hold
+//! anything: as long as the view lasts, the slot shows the old word, and the write's own object is in a block with a
+//! write under way.
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -42,7 +43,7 @@ use crate::view::change::{ChangeStage, ViewChange};
 const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Waits until the key's subtable can be written. Then the operation is pinned by the newest view.
+    /// Waits until the key's subtable can be written, and pins the operation in the newest view.
     pub(in crate::store) async fn await_writable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -55,7 +56,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
     }
 
-    /// Waits until the key's subtable can be read. Then the operation is pinned by the newest view.
+    /// Waits until the key's subtable can be read, and pins the operation in the newest view.
     pub(in crate::store) async fn await_readable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -79,8 +80,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         error: Error,
     ) -> Result<(), Error> {
         if self.pin.traces.is_in_doubt() {
-            // The operation was repairing a replica. As after a write, it must be certain that no verb of the repair
-            // can execute any more.
+            // The operation was repairing a replica. As a write does, it waits until none of the repair's verbs can
+            // execute any more.
             SuspendedOperation { op: self, step: None, error }.await_switch().await?;
             self.pin.traces.clear_posted();
             return Ok(());
@@ -212,7 +213,7 @@ impl<'o, 's, 'a, F: Fabric, H: Host> SuspendedOperation<'o, 's, 'a, F, H> {
         }
     }
 
-    /// Waits for a view in which the suspended attempt can be resolved. Pins the operation by that view. Without an
+    /// Waits for a view in which the suspended attempt can be resolved. Pins the operation in that view. Without an
     /// attempt, waits only until no verb of the operation can execute any more. Fails if that takes too long.
     async fn await_switch(&mut self) -> Result<(), Error> {
         let round = self.step.and_then(AttemptStep::round);

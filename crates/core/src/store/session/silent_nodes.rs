@@ -20,7 +20,7 @@ pub(in crate::store) struct SilentNodes {
     /// Whether any node is silent. Every read of an object checks this first, because it is usually false.
     any: Cell<bool>,
     nodes: RefCell<Vec<MnId>>,
-    /// The number of times that a node has become silent.
+    /// The number of times that any node has become silent.
     times: Cell<u64>,
 }
 
@@ -37,7 +37,7 @@ impl SilentNodes {
         self.any.get() && self.nodes.borrow().contains(&node)
     }
 
-    /// Returns the number of times that a node has become silent.
+    /// Returns the number of times that any node has become silent.
     pub fn times(&self) -> u64 {
         self.times.get()
     }

@@ -3,24 +3,24 @@
 //!
 //! A memory node that is cut off from the master still answers, and shows the slots as they were before the cluster
 //! went on without the node. The cluster goes on only after all sessions with a valid lease know about it. A session
-//! without a valid lease (`Views::has_valid_lease`) asks the members of its view at which view they are. What the
-//! session has READ is valid if more than half of all members *vouch*: they are at the session's view, or at an earlier
-//! one. A member that does not answer does not vouch, because it is unknown whether it is dead or cut off. Such a
-//! majority is a proof, because a view without a member takes effect only when at least half of the members of the view
-//! before it show its number.
+//! without a valid lease (`Views::has_valid_lease`) sends a *vouch request*: it asks the members of its view at which
+//! view they are. What the session has READ is valid if more than half of all members *vouch*: they are at the
+//! session's view, or at an earlier one. A member that does not answer does not vouch, because it is unknown whether it
+//! is dead or cut off. Such a majority is a proof, because a view without a member takes effect only when at least half
+//! of the members of the view before it show its number.
 //!
-//! The READs can come before the question or after it, as long as both happen after the operation began. Until a view
-//! without the node that was READ takes effect, this node shows what all sessions see, and afterwards no session
-//! changes anything there. So one question serves all operations that began before it.
+//! The READs can come before the vouch request or after it, as long as both happen after the operation began. Until a
+//! view without the node that was READ takes effect, this node shows what all sessions see, and afterwards no session
+//! changes anything there. So one vouch request serves all operations that began before it.
 //!
 //! Members also show which nodes they *bar* (backup reads: [`read`](crate::store::read)). A member that bars a node
 //! does not vouch for words that the node has shown. If no majority vouches for a primary because it is barred, its
 //! backups are read.
 //!
-//! A write that wins needs no question: all replicas have answered its CASes, and if the session's lease had expired,
-//! the remaining members would have fenced the session. Results that a write takes from a READ ("exists", "not found")
-//! do need a question. So does an UPDATE that lost, because other sessions have possibly read the winner's word before
-//! it began.
+//! A write that wins needs no vouch request: all replicas have answered its CASes, and if the session's lease had
+//! expired, the remaining members would have fenced the session. Results that a write takes from a READ ("exists", "not
+//! found") do need a vouch request. So does an UPDATE that lost, because other sessions have possibly read the winner's
+//! word before it began.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,35 +36,35 @@ use crate::store::StoreOp;
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
-/// The event for which an operation waits that needs vouching members, as errors name it.
+/// The name, in errors, of the event for which an operation waits if it needs members to vouch.
 const WORD: &str = "word from the master, or from more than half of the memory nodes";
 
-/// The questions by which a session asks the members whether they vouch for its view.
+/// A session's vouch requests: their number, and the latest result.
 #[derive(Debug, Default)]
 pub(in crate::store) struct VouchRequests {
     begun: Cell<u64>,
     answer: RefCell<VouchResult>,
 }
 
-/// The result of the latest question for which more than half of the members vouched.
+/// The result of the latest vouch request in which more than half of the members vouched.
 #[derive(Debug, Default)]
 struct VouchResult {
-    /// The number of the answered question.
+    /// The number of this vouch request.
     ask: u64,
     /// The number of the view for which the members vouched.
     view: u64,
-    /// The nodes that members bar, so that no majority vouched for words that these nodes have shown.
+    /// The nodes that so many members bar that no majority vouched for words that these nodes have shown.
     barred: Vec<MnId>,
 }
 
 impl VouchRequests {
-    /// Returns the number of questions that the session has begun.
+    /// Returns the number of vouch requests that the session has begun.
     pub fn begun(&self) -> u64 {
         self.begun.get()
     }
 
-    /// Returns whether the members have vouched for words of these nodes by a view, in a question with a number above
-    /// `since`.
+    /// Returns whether the members have vouched, in a vouch request with a number above `since`, for words that these
+    /// nodes have shown in a view.
     fn have_vouched(&self, view: u64, since: u64, shown_on: &[MnId]) -> bool {
         let answer = self.answer.borrow();
         let is_new = answer.ask > since || (answer.ask > 0 && removed(Mutant::OldAskVouches));
@@ -83,9 +83,9 @@ pub(in crate::store) fn has_valid_lease(host: &impl Host) -> bool {
     passes(Mutant::ReadsUnheard, host.has_valid_lease())
 }
 
-/// Returns true as soon as it is certain that what the operation has READ of a key, in the view by which it is
-/// pinned, was current at some moment since the operation began. Returns false if the operation has to READ again,
-/// in a newer view or from the backups.
+/// Returns true as soon as it is certain that what the operation has READ of a key, in the view in which it is pinned,
+/// was current at some moment since the operation began. Returns false if the operation has to READ again, in a newer
+/// view or from the backups.
 #[inline]
 pub(in crate::store) async fn is_vouched_for<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
@@ -150,7 +150,7 @@ pub(in crate::store) async fn is_vouched_for_now<F: Fabric, H: Host>(
     }
 }
 
-/// A question to the members about words of some subtables, as a part of an operation.
+/// A vouch request about words of some subtables, as a part of an operation.
 struct MemberQuestion<'o, 's, 't, F: Fabric, H: Host> {
     op: &'o mut StoreOp<'s, F, H>,
     subtables: &'t [u32],
@@ -174,7 +174,7 @@ impl<'o, 's, 't, F: Fabric, H: Host> MemberQuestion<'o, 's, 't, F, H> {
         op.store.asks.have_vouched(op.view.number, op.asks_before, &self.primaries)
     }
 
-    /// Waits until the members vouch for the words. False if the words are to be READ again.
+    /// Waits until the members vouch for the words. Returns false if the operation has to READ the words again.
     #[cold]
     async fn await_vouching(&mut self) -> Result<bool, Error> {
         let store = self.op.store;

@@ -71,7 +71,7 @@ pub(in crate::store) struct PostedRound {
     pub look: Option<[Ticket; 2]>,
 }
 
-/// The READs that an attempt with a hint posts together with its object.
+/// The READs that an attempt with a hint posts together with the WRITE of its object.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct HintReads {
     pub slot: Ticket,
@@ -411,8 +411,8 @@ impl<'i> Attempt<'i> {
                 None,
             ) => *of_new == slab.redundancy,
             (keeps, Some(found)) => {
-                // A value that cannot have the pair's redundancy gets that of a new pair. If the hint was wrong, the
-                // slab is the one of a third pair.
+                // A value that cannot have the found pair's redundancy gets that of a new pair. If the hint was wrong,
+                // the slab is neither's, but that of the pair to which the hint led.
                 let of_new = match keeps {
                     KeepRedundancy::AsHinted(of_new) | KeepRedundancy::AsSearched(of_new)
                         if !removed(Mutant::StaleHintPlaces) =>
@@ -472,7 +472,7 @@ pub(in crate::store) enum AttemptEnd {
     Suspended,
 }
 
-/// Marked cold and not inlined, so that other writes do not pay for this case.
+/// Writes an object around its staged value. Cold and not inlined, so that other writes do not pay for this case.
 #[cold]
 fn write_around(
     at: ObjectLocation<'_>,
@@ -521,8 +521,8 @@ fn has_known_outcome<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, error: &Err
     error.outcome() == FailedWriteOutcome::NotApplied && !op.pin.traces.is_on_its_way()
 }
 
-/// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that
-/// the write can speculate by this hint. Returns `None` if it cannot.
+/// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that the
+/// write can begin speculatively with this hint. Returns `None` if the write cannot do that.
 fn best_beside(
     fabric: &impl Fabric,
     hint: Option<Hint>,

@@ -32,7 +32,7 @@ use crate::view::PoolPlace;
 /// The conflict rules that the writers of all rounds use.
 type Rules = SnapshotRules;
 
-/// The rules by which the writers of a round come to one winner.
+/// The rules that decide which of a round's writers wins.
 ///
 /// Among all writers that expect the same word in the same slot, at most one gets a [`Winner`], as long as each word on
 /// a backup is `old` or belongs to a writer of the round. When a writer has its `Winner`, its own word is on all
@@ -142,8 +142,7 @@ pub(super) fn found_on_backups<F: Fabric, H: Host>(
     Ok(seen)
 }
 
-/// Posts for each place a CAS from the word that the place is expected to hold to `own`, and the look right
-/// behind the first CAS.
+/// Posts, for each place, a CAS that replaces the expected word by `own`. Posts the look right behind the first CAS.
 fn post_backups<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     swaps: impl Iterator<Item = (PoolPlace, Slot)>,

@@ -93,8 +93,8 @@ pub(in crate::store) fn with_copies(view: &View, words: &[Slot]) -> Vec<Slot> {
     words.iter().filter(has_copy).copied().collect()
 }
 
-/// Returns the copies that belong to these words, from the copy words in their stripes. Takes one phase or a few.
-/// Does not find a copy that no column names. Returns `None` if some column did not answer.
+/// Returns the copies that belong to these words, from the copy words in their stripes. Takes one phase or a few. Does
+/// not find a copy that no column's copy word names. Returns `None` if some column did not answer.
 pub(in crate::store) async fn find_copies<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     words: &[Slot],

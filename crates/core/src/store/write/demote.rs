@@ -26,7 +26,7 @@ pub enum ObjectDemotion {
     /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
     /// No object is left to try now: every object of a block that is not in use has been tried since the block was last
-    /// in use. Blocks that are frozen, or must not be changed for other reasons, are skipped.
+    /// in use. Blocks that are frozen, or that cannot be demoted now for another reason, are skipped.
     AllDone,
 }
 

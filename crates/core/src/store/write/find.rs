@@ -28,7 +28,8 @@ use crate::view::{SlotRef, View};
 /// is complete at that moment, and stays unchanged until the operation ends.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum KeyProof {
-    /// A READ of the object's start, up to its key. This is enough, because it executes after the READ of the slot.
+    /// A READ of the object's start, up to the end of its key. The start is enough, because this READ executes after
+    /// the READ of the slot.
     Prefix(Ticket),
     /// A READ of the whole object, before or after the READ of the slot. When it executes, another object that was at
     /// this address is possibly being overwritten. The good CRC shows that no part of that other object was read.
@@ -56,8 +57,8 @@ impl KeyProof {
         }
     }
 
-    /// Returns whether the word that the slot of a hint has shown leads to the key. The answer counts only if that is
-    /// the hint's word: the proof is a READ of the object of that word.
+    /// Returns whether the word that the slot of a hint has shown leads to the key. The result is valid only if the
+    /// shown word is the hint's, because the proof is a READ of the object of the hint's word.
     #[inline]
     pub fn is_of(
         self,

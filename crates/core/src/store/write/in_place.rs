@@ -40,7 +40,7 @@ use crate::store::memory::is_frozen;
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
 impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
-    /// Begins an attempt that moves the pair in place. `None` if the pair cannot be moved in place.
+    /// Begins an attempt that moves the pair in place. Returns `None` if the pair cannot be moved in place.
     pub(super) fn begin_in_place<'i>(
         &mut self,
         intent: &'i Intent<'i>,
@@ -106,8 +106,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
     }
 
     /// Writes, in one phase, everything that has to be complete before a slot gets the word of the next turn. Returns
-    /// true if it is complete and the slot still shows the word to be replaced. Returns false if another Move has put
-    /// its copy words first, or if the word was replaced before this Move began.
+    /// true if all of that is complete and the slot still shows the word to be replaced. Returns false if another Move
+    /// has put its copy words first, or if the word was replaced before this Move began.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -159,7 +159,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
     }
 }
 
-/// Returns the allocation with which a mutant wrongly moves an object in a block of another session.
+/// Returns an allocation for a mutant, which moves an object in place although another session owns its block.
 #[cfg(feature = "mutants")]
 fn stranger(word: Slot, turn: u16, of: crate::data::Orientation) -> Option<Allocation> {
     use crate::slab::SlabKind;

@@ -121,7 +121,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                 return Ok(Some(AttemptEnd::Retry));
             }
             Err(error) => {
-                // Unless it is withdrawn, the tentative entry stays behind and blocks the slot.
+                // The failed INSERT withdraws its tentative word, which would otherwise stay behind and block the slot.
                 self.withdraw(winner, round).await?;
                 return Err(withdrawn(error));
             }
@@ -131,8 +131,8 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         Ok(None)
     }
 
-    /// Returns whether another slot holds the key: by a winner's look, and by another READ of the primary if the look
-    /// shows that a write has possibly not reached the primary yet.
+    /// Returns whether another slot holds the key. Searches the words of the winner's look. If the look shows that a
+    /// write has possibly not reached the primary yet, READs and searches the primary, too.
     async fn key_is_elsewhere(&mut self, own: SlotRef, look: &BucketWords) -> Result<bool, Error> {
         let [primary, looked_on] = self.first_nodes(own);
         if self.has_other(look, looked_on, own).await? {

@@ -20,7 +20,7 @@ pub(in crate::store) struct Intent<'a> {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
-    /// The number of the view by which the slab was chosen.
+    /// The number of the view that was used to choose the slab.
     pub placed_in: u64,
     /// A function of the caller that is called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
@@ -29,17 +29,20 @@ pub(in crate::store) struct Intent<'a> {
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum KeepRedundancy {
-    /// The write does not keep it. The slab counts as right whatever redundancy an existing pair has.
+    /// The write does not keep the redundancy of an existing pair. The chosen slab counts as right whatever this
+    /// redundancy is.
     No,
-    /// The write keeps it. The slab is the one for a new pair.
+    /// The write keeps the redundancy of an existing pair. The slab is chosen for a new pair, because the redundancy of
+    /// an existing pair is not known yet.
     IfItExists,
-    /// The write keeps it. The slab is the one of the pair that a hint shows. A new pair, and a pair whose redundancy
-    /// the value cannot have, would get this redundancy.
+    /// The write keeps the redundancy of an existing pair. The slab is the one of the pair to which a hint leads. The
+    /// contained redundancy is that of a new pair, and of a pair whose redundancy the value cannot have.
     AsHinted(Redundancy),
     /// As `AsHinted`, but a search has found the pair.
     AsSearched(Redundancy),
-    /// The write has kept it: the slab is the one of the pair that the write has found. The slab counts as right even
-    /// if the pair has got another redundancy since. A new pair would get this redundancy.
+    /// The write has kept the redundancy of an existing pair: the slab is the one of the pair that the write has found.
+    /// The slab counts as right even if the pair has got another redundancy since. The contained redundancy is that of
+    /// a new pair.
     AsFound(Redundancy),
 }
 

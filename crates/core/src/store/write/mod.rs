@@ -113,14 +113,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(WriteRequest::delete(key).hinted(hint))
     }
 
-    /// Returns the error that a write would have in any state of the store, for example because of its sizes.
+    /// Returns the error that a write would have whatever the store contains, for example because its value is too
+    /// large.
     pub fn check_write(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
         self.view.check_key(&request.key)?;
         self.view.check_value(request.value.len())?;
         WritePlacement { store: self, request }.check()
     }
 
-    /// Executes a write by a request.
+    /// Executes the requested write.
     pub fn write<'k>(
         &self,
         request: WriteRequest<'_, impl IntoKey<'k>>,
@@ -167,7 +168,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(kind);
-        // Checked before the call, because most writes have too little to set free, and need no future for it.
+        // `is_due` is checked before the call, because most writes leave too few objects to set free, and need no
+        // future for that.
         if self.memory.freed.is_due(SET_FREE_TOGETHER) {
             set_free(self, SET_FREE_TOGETHER).await;
         }
@@ -176,7 +178,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // Boxed, because this case is rare and futures of operations should stay small.
             Box::pin(MemoryLookAhead { store: self, kind: slab }.run(lack)).await;
         }
-        // Blocks are offered last, because `look_ahead` takes blocks into use.
+        // Blocks are offered last, because the search in advance takes blocks into use.
         if opcode == Opcode::Delete && self.host.lends_log_blocks() {
             if let Some(kind) = SlabKind::of_logs(key.len()) {
                 self.memory.lend(&self.host, kind);
@@ -188,8 +190,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if
-/// the write would have had this result anyway.
+/// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if the
+/// write would have had this result with enough memory, too.
 async fn error_without_memory<F: Fabric, H: Host>(
     store: &Store<F, H>,
     intent: &Intent<'_>,
@@ -293,7 +295,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         short: SlabKind,
         least: &mut u32,
     ) -> Result<(), Error> {
-        // If the operation stayed pinned, it could wait for operations that wait for its end.
+        // If the operation stayed pinned, it could wait for other operations' memory while they wait for its end.
         if !removed(Mutant::WaitsWhileItActs) {
             self.pin.pause();
         }

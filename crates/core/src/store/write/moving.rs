@@ -55,7 +55,7 @@ pub enum Transition {
 /// The pairs that a Move is allowed to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveScope {
-    /// Any pair that the key has.
+    /// The key's pair, wherever its object is.
     Anywhere,
     /// Only a pair whose object is still at this address. Such a pair has not been written since the caller chose it.
     At(Address),

@@ -3,9 +3,9 @@
 //! 1. *Before the write* the slab is chosen by the request's placement and hint. Nothing else is known yet of the pair
 //!    that the write replaces.
 //! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS names the object
-//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view by which
-//!    the slab was chosen, because a region never changes its redundancy. In a newer view, which possibly has a region
-//!    that the choice did not know, the slab is checked before the hint is used.
+//!    ([`is_well_placed`](super::attempt::Attempt::is_well_placed)). A right hint needs no check in the view that was
+//!    used to choose the slab, because a region never changes its redundancy. In a newer view, which possibly has a
+//!    region that the choice did not know, the slab is checked before the hint is used.
 //! 3. *If the slab is wrong*, or its redundancy lacks memory nodes, the write begins again with another slab. It does
 //!    so a few times at most, so that it ends even if other sessions change the pair's redundancy again and again.
 
@@ -28,7 +28,7 @@ pub(super) struct PlacedWrite {
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: KeepRedundancy,
-    /// The number of the view by which the slab was chosen.
+    /// The number of the view that was used to choose the slab.
     pub view: u64,
     /// The slot where the key possibly is.
     pub hint: Option<Hint>,
@@ -115,12 +115,14 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             let kept =
                 found.and_then(|found| store.view.slab_of_word(found.word, &key, value_bytes));
             match kept {
-                // There is no room for the pair's redundancy, so the write takes that of a new pair.
+                // The cluster has too few memory nodes for the pair's redundancy, so the write takes the redundancy that
+                // a new pair would have.
                 Some(slab) if Some(slab) == failed => {
                     let slab = self.slab_of_new().map_err(|_| error)?;
                     return Ok(self.placed(slab, KeepRedundancy::No, None));
                 }
-                // The pair can vanish before the write begins, and a new pair would not get its redundancy.
+                // The pair can be deleted before the write begins. Then the write adds a new pair, which gets the
+                // demanded redundancy and not that of the deleted pair.
                 Some(slab) => {
                     let keeps = KeepRedundancy::AsSearched(demand.redundancy);
                     return Ok(self.placed(slab, keeps, found.map(Hint::uncertain)));
@@ -157,7 +159,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
                 }
             }
             (NotWritten::Misplaced(None), _) => (self.slab_of_new()?, KeepRedundancy::No, None),
-            // There is no room for the redundancy of the pair that was found, so the write takes the redundancy that a
+            // The cluster has too few memory nodes for the pair's redundancy, so the write takes the redundancy that a
             // new pair would have.
             (
                 NotWritten::Failed(error),
@@ -176,7 +178,7 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         Ok(self.placed(slab, keeps, hint))
     }
 
-    /// Returns the choice of this slab by the view that new operations follow.
+    /// Returns the choice of this slab, with the number of the view that new operations follow.
     #[inline]
     fn placed(&self, slab: SlabKind, keeps: KeepRedundancy, hint: Option<Hint>) -> PlacedWrite {
         PlacedWrite { slab, keeps, view: self.store.view.borrow().number, hint }
@@ -206,10 +208,10 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Executes the write again, with other slabs than the slab with which it began, until one is right and has room.
-    /// This ends: the write keeps a pair's redundancy first `AsHinted` or `IfItExists`, then `AsSearched`, then
-    /// `AsFound`, then not at all. Between, the slab of a new pair is tried once, and that of replicated pairs once,
-    /// because these never lack memory nodes.
+    /// Executes the write again, with other slabs than its first one, until a slab is right and has room. The loop
+    /// ends, because the write keeps a pair's redundancy first `AsHinted` or `IfItExists`, then `AsSearched`, then
+    /// `AsFound`, then not at all. Between these, it tries the slab of a new pair once, and that of replicated pairs
+    /// once, because replicated pairs never lack memory nodes.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,

@@ -40,9 +40,9 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Bytes(value))
     }
 
-    /// Adds the key or replaces its value, like [`WriteRequest::upsert`], with a value of `value_bytes` bytes that
-    /// `fill` writes into a buffer of zeros. `fill` is called once, before the operation is pinned, so it can take long
-    /// and can use the store.
+    /// Returns the request to add the key, or to replace its value, like [`WriteRequest::upsert`]. `fill` writes the
+    /// value, of `value_bytes` bytes, into a buffer of zeros. `fill` is called once, before the operation is pinned, so
+    /// it can take long and can use the store.
     pub fn upsert_filled(key: K, value_bytes: usize, fill: &'a Fill<'a>) -> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Upsert, key, Value::Filled(value_bytes, fill))
     }

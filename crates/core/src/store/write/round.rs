@@ -1,4 +1,4 @@
-//! The end of a write round for its winner and its losers, by whichever rules the winner was chosen
+//! The end of a write round for its winner and its losers, whichever rules have chosen the winner
 //! ([`contend`](super::contend)).
 //!
 //! ```text
@@ -47,7 +47,7 @@ pub(super) async fn rewrite_backups<F: Fabric, H: Host>(
     check_rewritten(op, &cases, from)
 }
 
-/// Posts the CASes by which [`rewrite_backups`] replaces the word.
+/// Posts the CASes that replace the winner's word on all backups, for [`rewrite_backups`].
 pub(super) fn post_rewrite<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     _winner: &Winner,
@@ -91,7 +91,7 @@ pub(in crate::store) async fn commit<F: Fabric, H: Host>(
     is_committed(op, &round, expected, cas)
 }
 
-/// Posts the CAS by which the winner commits its word on the primary.
+/// Posts the CAS that commits the winner's word on the primary.
 pub(super) fn post_commit<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     attempt: &mut Attempt<'_>,
@@ -186,7 +186,8 @@ async fn end_lost_round<F: Fabric, H: Host>(
         op.pin.free_lost(round.own, end);
     }
     let end = judged.unwrap_or(end);
-    // Without a valid lease, others have possibly read the winner's word from backups before this operation began.
+    // Without a valid lease, other sessions have possibly read the winner's word from backups before this operation
+    // began.
     let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&op.store.host))
         || is_vouched_for_now(op, attempt.intent.key).await;
     Ok(if counts { lost(&op.view, attempt.intent, &round, end) } else { AttemptEnd::Retry })

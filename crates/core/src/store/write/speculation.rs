@@ -65,8 +65,8 @@ pub(super) fn may_speculate<F: Fabric, H: Host>(
     if !(is_young || is_old) || op.store.fabric.is_immediate() || !op.view.has_slot(slot) {
         return false;
     }
-    // Since the hint was seen, a split has possibly moved the key to another subtable. `await_writable` has checked
-    // that one, not the hint's.
+    // Since the hint was seen, a split has possibly moved the key to another subtable. `await_writable` has checked the
+    // new subtable, not the hint's.
     if !Buckets::of(attempt.intent.key, &op.view).covers(slot) {
         return false;
     }

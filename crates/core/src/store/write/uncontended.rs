@@ -1,6 +1,5 @@
 //! The straight path of a write (fast path), for a write without conflicts: the phases of an UPDATE, UPSERT or DELETE
-//! whose hint is right, or of the INSERT of a key ([`insert`](super::insert)) to which none of its slots possibly
-//! refers.
+//! whose hint is right, or of the INSERT ([`insert`](super::insert)) of a key to which no slot can refer.
 //!
 //! ```text
 //! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:
@@ -36,12 +35,12 @@ use crate::store::read::{HintTarget, SteeredRead, live, may_hold};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 
-/// The action by which an attempt goes on.
+/// The next action for an attempt.
 pub(super) enum AttemptAction {
     /// Execute the phase that the attempt has posted.
     Phase,
-    /// Nothing, because the attempt has ended. `committed` says whether the CAS of the primary replaced the round's old
-    /// word; with one index replica it possibly found another writer's word.
+    /// No action, because the attempt has ended. `committed` says whether the CAS of the primary replaced the round's
+    /// old word; with one index replica it possibly found another writer's word.
     Ended { committed: bool },
     /// Leave the straight path.
     SlowPath(SlowPathReason),
@@ -50,8 +49,9 @@ pub(super) enum AttemptAction {
 /// The reason for which an attempt leaves the straight path. Words of buckets are boxed, because they are rare and this
 /// value is moved.
 pub(super) enum SlowPathReason {
-    /// The attempt had no usable hint, and the buckets show these words. Possibly one of them is the key's, or they
-    /// alone do not decide what to do. The object is written.
+    /// The attempt had no usable hint. Its object is written, and the key's buckets show these words. Either one of the
+    /// words is possibly the key's, or the key does not exist and the straight path cannot add it, for example because
+    /// no slot is free.
     Find(Box<BucketWords>),
     /// The hint was wrong, and its slot shows this word. The attempt's object is written.
     Follow(Hint),
@@ -66,11 +66,12 @@ pub(super) enum SlowPathReason {
 enum HintCheck {
     /// The key is in this slot.
     Right(Hint),
-    /// The slot shows this word, which does not lead to the key.
+    /// The hint is not proved right, or the attempt's slab is wrong for its pair. The slot shows this word, which is
+    /// possibly the key's.
     Wrong(Hint),
 }
 
-/// Posts the next phase, after the phase that the attempt has posted, if any, is executed.
+/// Evaluates the executed phase of an attempt, if it has posted one, and posts the next phase.
 #[inline]
 pub(super) fn advance<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
@@ -163,8 +164,8 @@ fn post_first<F: Fabric, H: Host>(
     Ok(AttemptAction::Phase)
 }
 
-/// Returns whether the attempt's slab is right for the pair of a hint that proves right: it was chosen by this view
-/// ([`placement`](super::placement)), or it is right in this view as well.
+/// Returns whether the attempt's slab is right if the hint proves right: the slab was chosen in this view
+/// ([`placement`](super::placement)), or it is right in this view, too.
 #[inline]
 fn is_placed_for<F: Fabric, H: Host>(
     op: &StoreOp<'_, F, H>,
@@ -198,8 +199,9 @@ fn post_looking<F: Fabric, H: Host>(
     Ok(AttemptAction::Phase)
 }
 
-/// Goes on after the object is written and the buckets are read. If the key is to be inserted, there is a free
-/// slot, and no slot possibly refers to the key, posts the CASes of the backups and the look, and returns `None`.
+/// Evaluates the phase that wrote the object and read the buckets. If the key is to be inserted, there is a free slot,
+/// and no slot can refer to the key, posts the CASes of the backups and the look, and returns `None`. Otherwise returns
+/// the reason to leave the straight path.
 fn after_bucket_reads<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     attempt: &mut Attempt<'_>,
@@ -229,9 +231,9 @@ fn after_bucket_reads<F: Fabric, H: Host>(
 /// that loads first need not wait for its stores. On a fabric whose WRITEs wait for earlier READs, the READs are
 /// posted last.
 ///
-/// The result does not depend on the order: verbs on different nodes have none, and no other operation knows of the
-/// object yet. If the hint is outdated and its address is that of the new object, the READ possibly meets the new
-/// object. This READ is ignored, because the slot does not show the hint's word.
+/// The result does not depend on the order: verbs on different nodes are not ordered anyway, and no other operation
+/// knows of the object yet. If the hint is outdated and its word has the new object's address, the READ of the hint's
+/// object possibly shows the new object. This READ is ignored, because the slot does not show the hint's word.
 pub(super) fn reads_first<F: Fabric, H: Host>(op: &StoreOp<'_, F, H>) -> bool {
     !op.store.fabric.waits_for_reads()
 }
@@ -286,7 +288,8 @@ fn check_hint_reads<F: Fabric, H: Host>(
     Ok(HintCheck::Wrong(shown))
 }
 
-/// Evaluates the first phase of a doubted hint, for which a switch possibly has brought the object of the slot.
+/// Evaluates the first phase of a doubted hint, whose steered READ has possibly brought the object that the slot leads
+/// to.
 #[cold]
 fn check_steered_hint<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
