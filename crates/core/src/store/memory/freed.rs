@@ -162,7 +162,7 @@ async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {
     let count = freed.words.borrow().len();
     let keeping = with_copies(&store.view.borrow(), &freed.words.borrow());
     let copies = if keeping.is_empty() { Vec::new() } else { copies_of(store, &keeping).await };
-    // Nothing is awaited between this call and the posting of the bits. If the host forbids to set them, the bits of
+    // Nothing is awaited between this call and the posting of the bits. If the host forbids setting them, the bits of
     // all freed objects must stay as they are, so these objects are left to a comparison.
     if !store.host.may_set_free() {
         store.counters.add_left_to_comparison(freed.leave_to_comparison() as u64);

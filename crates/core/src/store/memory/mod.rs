@@ -98,7 +98,7 @@ impl SessionMemory {
     }
 
     /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation of this session
-    /// searches for memory. Of a class that is short in this session, offers only some blocks.
+    /// searches for memory. Of a slab that is short of memory in this session, offers only some blocks.
     pub fn offer(&self, host: &impl Host) {
         if self.allocating.get() == 0 {
             // Other sessions have possibly taken some of the offered blocks already.
@@ -114,8 +114,8 @@ impl SessionMemory {
         }
     }
 
-    /// Offers other sessions the block from which this slab of log objects allocates. This session takes the block back
-    /// when it needs it again. For use when there are too few blocks of log objects for all sessions.
+    /// Offers other sessions the blocks from which this slab of log objects allocates. This session takes them back
+    /// when it needs them again. For use when there are too few blocks of log objects for all sessions.
     pub fn lend(&self, host: &impl Host, kind: SlabKind) {
         self.slabs.borrow_mut().lend(kind);
         self.offer(host);
@@ -183,8 +183,8 @@ impl SessionMemory {
         self.slabs.borrow_mut().end(object);
     }
 
-    /// Begins a Move in place of a word's object to this turn. Returns `None` if the object's block is not the
-    /// session's, or if another Move of the object runs.
+    /// Begins a Move in place of a word's object to this turn. Returns `None` if that is impossible now, for example
+    /// because another session owns the object's block, or because another Move of the object runs.
     pub fn begin_move(&self, word: Slot, turn: u16) -> Option<Allocation> {
         self.slabs.borrow_mut().begin_move(word, turn)
     }

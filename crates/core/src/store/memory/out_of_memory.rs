@@ -112,8 +112,8 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
     }
 }
 
-/// A search for memory for one slab. The operation that searches must be unpinned meanwhile: otherwise memory that the
-/// operation possibly knows would never become reclaimable.
+/// A search for memory for one slab. The operation that searches must be unpinned during the search: otherwise memory
+/// that the operation possibly knows would never become reclaimable.
 pub(in crate::store) struct MemorySearch<'s, F, H> {
     pub store: &'s Store<F, H>,
     pub kind: SlabKind,
@@ -175,7 +175,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             }
             asked = self.ask().await?;
         }
-        // From here on, a block with a single free object is good enough.
+        // From here on, even a block with a single free object is taken into use.
         *self.least = u32::MAX;
         let mut together = 1;
         let mut in_vain = 0;
@@ -318,7 +318,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             if removed(Mutant::AwaitsOnlyThePool) {
                 continue;
             }
-            // From here on, a block with a single free object is good enough.
+            // From here on, even a block with a single free object is taken into use.
             *self.least = u32::MAX;
             store.memory.slabs.borrow_mut().set_full_aside(kind);
             set_free(store, 1).await;

@@ -10,7 +10,7 @@
 //! *Given back.* An object that was written, and that no CAS has named, is free without a bit in a bitmap. It is reused
 //! after the same wait.
 //!
-//! *Blocks.* The session keeps one wholly free block of each class; if memory is short, only one of the class that is
+//! *Blocks.* The session keeps one wholly free block for each slab; if memory is short, only one for the slab that is
 //! short. The other wholly free blocks are overwritten by zeros and wait once more, because no operation that has seen
 //! the old contents is allowed to meet objects of the next owner. Before that, their headers say where the next owner's
 //! generations begin, or before which epoch the next owner must not use the block. So an owner reads the header of a
@@ -47,7 +47,7 @@ pub(super) struct BlockCollector<'s, F, H> {
     pub kind: SlabKind,
     /// The slab can use a block if at least one in `least` of its objects is free.
     pub least: u32,
-    /// The subtable on the nodes of whose replicas the slab's block has to lie; `None` if the block can lie anywhere.
+    /// If set, the slab's block has to lie on the nodes of this subtable's replicas.
     pub beside: Option<u32>,
 }
 
@@ -173,8 +173,10 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         upkeep.finish();
     }
 
-    /// Returns wholly free blocks to the pool: all but one of each class; if memory is short, all but one of the class
-    /// that is short. A block is zeroed in one call, and returned in a later one. Returns whether a block went back.
+    /// Returns wholly free blocks to the pool: all but one of each slab; if memory is short, all but one of the slab
+    /// that is short. Keeps further blocks that, once emptied, would have to wait for a whole window, unless memory is
+    /// short and they belong to another slab. A block is zeroed in one call, and returned in a later one. Returns
+    /// whether a block went back.
     async fn return_blocks(&self, short: bool) -> bool {
         let store = self.store;
         let mut freed = false;
@@ -227,8 +229,8 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
             if block.scrubbed.is_none()
                 && (block.generations.is_better_kept() || block.generations.is_lost())
             {
-                // A slab of the block's own size class can use the block at once, while an emptied block has to wait
-                // for a whole window.
+                // The block's own slab can use the block at once, while an emptied block has to wait for a whole
+                // window.
                 if !block.generations.is_lost() && !is_other || may_wait == 0 {
                     continue;
                 }

@@ -463,7 +463,8 @@ impl<'i> Attempt<'i> {
 pub(in crate::store) enum AttemptEnd {
     /// The write is done. Contains the hint for the index cache, if there is one.
     Done(Option<Hint>),
-    /// The write has to start again, with a new object: another writer has won, or a slot has changed meanwhile.
+    /// The write has to start again, with a new object: another writer has won, or a slot has changed since it was
+    /// read.
     Retry,
     /// The attempt's object has another redundancy than the pair at this place, or, without a place, than a new pair
     /// should have. No CAS has named the object.
@@ -521,8 +522,8 @@ fn has_known_outcome<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, error: &Err
     error.outcome() == FailedWriteOutcome::NotApplied && !op.pin.traces.is_on_its_way()
 }
 
-/// Returns the subtable [beside](crate::data::Region::lies_beside) which the object of a write should lie, so that the
-/// write can begin speculatively with this hint. Returns `None` if the write cannot do that.
+/// Returns the subtable of the hint's slot, if the write's object should lie [beside](crate::data::Region::lies_beside)
+/// it, so that the write can begin speculatively. Returns `None` if the write cannot do that.
 fn best_beside(
     fabric: &impl Fabric,
     hint: Option<Hint>,

@@ -25,8 +25,9 @@ pub enum ObjectDemotion {
     Pair(u64),
     /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
-    /// No object is left to try now: every object of a block that is not in use has been tried since the block was last
-    /// in use. Blocks that are frozen, or that cannot be demoted now for another reason, are skipped.
+    /// No object is left to try now: every object of the EC-oriented blocks that are not in use has been tried since
+    /// its block was last in use. Blocks that are frozen, or that cannot be demoted now for another reason, are
+    /// skipped.
     AllDone,
 }
 

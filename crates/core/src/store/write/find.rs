@@ -100,7 +100,7 @@ pub(super) enum KeySlot {
     Found(Hint),
     /// None of the slots refers to the key.
     Absent,
-    /// One of the slots has changed meanwhile, so that the search has to start again.
+    /// One of the slots has changed since it was read, so that the search has to start again.
     Stale,
 }
 

@@ -174,9 +174,9 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         Ok(())
     }
 
-    /// Returns whether another slot than `own` refers to the key, by words that the node `shown_on` has shown. Takes
-    /// one phase if any of the words matches the key. A slot that changes meanwhile counts as the key's, because
-    /// withdrawing is always safe. Fails if an object cannot be read.
+    /// Returns whether another slot than `own` refers to the key, according to words that the node `shown_on` has
+    /// shown. Takes one phase if any of the words matches the key. A slot that has changed since then counts as the
+    /// key's, because withdrawing is always safe. Fails if an object cannot be read.
     async fn has_other(
         &mut self,
         words: &BucketWords,

@@ -251,7 +251,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         };
         let from_backups = search.has_used_backups();
         // A word that was read from backups although there is a primary is not known to be committed. If a newer view
-        // has come meanwhile, it has possibly frozen the slot.
+        // has come during the search, it has possibly frozen the slot.
         let may_write = passes(Mutant::MovesWhileFrozen, may_write_now(&self.op.view, self.key));
         if from_backups || !may_write {
             self.op.pin.pause();

@@ -127,7 +127,7 @@ pub(in crate::store) fn is_committed<F: Fabric, H: Host>(
 }
 
 /// Waits, for a loser, until the round is over. Returns the word that the primary shows then. Returns `None` if the
-/// view changes meanwhile, because the winner is possibly dead, and is recovered only after the change.
+/// view changes before that, because the winner is possibly dead, and is recovered only after the change.
 pub(super) async fn await_end<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     slot: SlotRef,
