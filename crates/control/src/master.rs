@@ -45,9 +45,9 @@ pub struct ClusterEpochs {
 pub struct SessionHeartbeat {
     /// The session's id.
     pub client: ClientId,
-    /// The number of a view: no operation of the session runs that began under an older view, and none will begin.
+    /// The number of a view. No running operation of the session uses an older view, and no later operation will.
     pub pinned_by: u64,
-    /// An epoch: no operation of the session belongs to an earlier one, and none will.
+    /// An epoch. No running operation of the session belongs to an earlier epoch, and no later operation will.
     pub pinned_in: u64,
     /// An epoch for which this is true: all objects that were freed by the session's operations of earlier epochs have
     /// their free bits set, or will never have them set.
@@ -88,7 +88,7 @@ pub enum MasterRequest {
     },
     /// Destroys the cluster with all data on its memory nodes. These start again, empty, and the master leads no
     /// cluster any more. A repetition changes nothing. Answer: `Done` or `Refused`. If the reason of a refusal begins
-    /// with [`NOT_KNOWN_YET`], the same request may soon succeed.
+    /// with [`NOT_KNOWN_YET`], the same request can succeed soon.
     Destroy {
         /// The cluster to destroy. Another cluster is not affected.
         cluster: ClusterId,
@@ -113,22 +113,22 @@ pub enum MasterRequest {
     /// Opens a session. Answer: `Opened`, or `NotReady` while the cluster is forming.
     Open,
     /// Asks for an orphaned block. Not idempotent: if the answer is lost, the block stays unused until the session
-    /// ends, or, if another master leads by then, until the block's owner is recovered. Answer: `Orphan`.
+    /// ends, or, if another master has begun to lead, until the block's owner is recovered. Answer: `Orphan`.
     TakeOrphan {
         /// The session's id.
         client: ClientId,
         /// The session's number of this request. It also identifies the block in the answer.
         turn: u64,
-        /// Blocks that the session has taken over without an acknowledgement of the master yet. With each block, the
-        /// number of the request to which the block was the answer. The answer `Orphan` acknowledges them.
+        /// Blocks that the session has taken over, and that the master has not acknowledged yet, each with the number
+        /// of the request by which the session got the block. The answer `Orphan` acknowledges them.
         adopted: Vec<(BlockId, u64)>,
-        /// The size class that the session needs. `None` accepts a block of any class, because objects of the block, or
-        /// all of them, may be free, so that the block can go back to the pool.
+        /// The size class that the session needs. `None` accepts a block of any class: possibly all of the block's
+        /// objects are free, so that the block can go back to the pool.
         class: Option<SizeClass>,
         /// The redundancy that the objects in the block's region must have.
         redundancy: Redundancy,
-        /// Whether the session also accepts a block all of whose objects were allocated once. Blocks with objects that
-        /// were never allocated are preferred.
+        /// Whether the session also accepts a block whose objects have all been allocated before. If the session needs
+        /// one size class, it gets such a block only if no block has objects that were never allocated.
         full: bool,
         /// The number of the view that the session uses to take the block over.
         view: u64,
@@ -172,8 +172,8 @@ pub enum MasterRequest {
         /// The last call for memory that the process has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
         acked: u64,
     },
-    /// Ends a session as if it had crashed, because its writes may need recovery. Sent only when no operation of the
-    /// session runs any more. Answer: `Done`.
+    /// Ends a session as if it had crashed, because its writes possibly need recovery. Sent only when no operation of
+    /// the session runs any more. Answer: `Done`.
     Abandon {
         /// The session's id.
         client: ClientId,
@@ -193,12 +193,12 @@ pub enum MasterRequest {
         view: u64,
     },
     /// Reports that a client got no block from any member. The master adds regions, which a newer view will show.
-    /// Answer: `Done`; `Called`, if no region can be added, but other sessions may have memory; `Refused`, after the
-    /// call that the session waited for has ended; `Exhausted`; or `Degraded`.
+    /// Answer: `Done`; `Called`, if no region can be added, but other sessions possibly have memory; `Refused`, if no
+    /// region can be added and the call that the session waited for has ended; `Exhausted`; or `Degraded`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
-        /// The number of the view under which the client asked for blocks.
+        /// The number of the view that the client used when it asked the members for blocks.
         view: u64,
         /// The redundancy of the objects for which there is no room.
         redundancy: Redundancy,
@@ -238,7 +238,7 @@ pub enum MasterRequest {
     },
     /// Asks for the state of the cluster. Answer: `Status`.
     Status,
-    /// Asks for the clients that block tables may name as owners. Answer: `Owners` or `NotReady`.
+    /// Asks for the clients that block tables can name as owners. Answer: `Owners` or `NotReady`.
     Owners,
     /// Asks for events. Answer: `Events`.
     Events {
@@ -275,8 +275,8 @@ pub enum MasterReply {
     Orphan {
         /// The block; `None` if there is no suitable one.
         orphan: Option<Orphan>,
-        /// Whether the owner of the block has not ended. If the owner expires, the block is recovered together with its
-        /// other blocks, and must not be taken over any more.
+        /// Whether the session that owns the block is still open. If that session expires, the block is recovered
+        /// together with the session's other blocks, and must not be taken over any more.
         owner_lives: bool,
     },
     /// The answer to `Heartbeat`.
@@ -297,9 +297,9 @@ pub enum MasterReply {
         /// The length of the lease of all sessions that are not fenced, in milliseconds.
         lease_ms: u64,
         /// The time from the beginning of the lease until the heartbeat was sent, in milliseconds. The lease begins at
-        /// the latest time after which more than half of the memory nodes are known to have had an answer of this
-        /// master, and to bar no member. 0 if that is not before the heartbeat; `u64::MAX` if there is no such time, so
-        /// that no session has a valid lease.
+        /// the latest time T for which the master knows this: more than half of the memory nodes have received an
+        /// answer that it gave at T or later, and bar no member. 0 if T is not before the heartbeat; `u64::MAX` if
+        /// there is no T, so that no session has a valid lease.
         behind_ms: u64,
     },
     /// The answer to `Alive` for a node that the master knows.
@@ -363,8 +363,8 @@ pub enum MasterReply {
         /// The number of the call for memory, which the session's next request contains.
         call: u64,
     },
-    /// An answer to `MoreRoom`: as `Refused`, and in addition no session that the master called on has handed on
-    /// memory, or was doing anything that frees memory. To ask again at once is useless.
+    /// An answer to `MoreRoom`: no region can be added, and the call for memory was in vain. No session has handed on
+    /// memory for it, or was doing anything that frees memory. It is useless to ask again at once.
     Exhausted,
     /// An answer to `Split`: the subtable cannot be split again, because the index has its greatest depth there
     /// ([`View::deepest`](fusee_core::view::View::deepest)). Too many of its keys have the same hash bits.
@@ -418,7 +418,7 @@ pub struct Status {
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
     pub view: Option<View>,
-    /// Milliseconds since that view became the current one, or since this master has known it.
+    /// Milliseconds since the current view took effect, or since this master has known that view.
     pub view_age_ms: u64,
     /// Number of clients recovered since this master started.
     pub recoveries: u64,
@@ -426,13 +426,13 @@ pub struct Status {
     pub last_recoveries: Vec<ClientRecovery>,
     /// Number of changes of the view that were completed since this master started.
     pub reconfigurations: u64,
-    /// The latest changes of the view, the oldest of them first. The last one may still be running.
+    /// The latest changes of the view, the oldest of them first. The last one is possibly still running.
     pub last_reconfigurations: Vec<Reconfiguration>,
     /// Counts of replicas of objects that sessions and repairs found damaged since this master started.
     pub damage: Damage,
     /// The rules for the redundancy of new pairs, and for its later changes.
     pub policy: Policy,
-    /// Counts of redundancy changes that sessions have made by this policy since this master started.
+    /// Counts of redundancy changes that sessions have made, by the cluster's policy, since this master started.
     pub transitions: Transitions,
     /// Counts of the sessions' operations since this master started, as far as sessions have reported them.
     pub work: SessionWork,
@@ -445,8 +445,8 @@ pub struct Status {
     /// The problem that keeps the cluster from forming or from having all its replicas, and advice; `None` if there is
     /// none.
     pub problem: Option<String>,
-    /// The number of regions of replicated values for which there is room now, up to the number that is added at a
-    /// time.
+    /// The number of regions of replicated values for which there is room now; at most the number of regions that one
+    /// change adds.
     pub more_regions: u64,
     /// The reason why no region of replicated values can be added now; `None` if one can be.
     pub no_region: Option<String>,
@@ -467,7 +467,7 @@ pub struct ScrubStatus {
     pub lost_pairs: u64,
 }
 
-/// The clients that may own blocks, and the blocks that ended sessions have left.
+/// The clients that possibly own blocks, and the blocks that ended sessions have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockOwners {
     /// The ids of the open sessions, in ascending order.

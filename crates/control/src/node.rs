@@ -125,17 +125,17 @@ pub enum NodeRequest {
         from: ClientId,
         /// The owner of the block after this request; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
-        /// Whether to refuse if `from` has been fenced and may still be recovered, because its recovery relies on its
-        /// blocks.
+        /// Whether to refuse if `from` has been fenced and is possibly not recovered yet, because its recovery relies
+        /// on the block tables.
         unless_fenced: bool,
         /// Whether to refuse if `to` already owns the block. Set if this request has not been made before, so that `to`
         /// must have got the block in another way.
         once: bool,
     },
-    /// A request of a session about blocks. The session numbers its requests, and tells which of them have `ended`: it
-    /// does not wait for their answers any more. Once this request is answered, the ended ones have no effect any more,
-    /// because the node refuses them if they arrive later. So a request that the session has given up cannot take
-    /// effect after later ones. The answer is that of the request inside.
+    /// A request of a session about blocks. The session numbers its requests, and tells which of them have `ended`: the
+    /// session does not wait for their answers any more. Once this request is answered, the ended ones have no effect
+    /// any more, because the node refuses them if they arrive later. So a request that the session has given up cannot
+    /// take effect after later ones. The answer is that of the request inside.
     InTurn {
         /// The session's id.
         client: ClientId,
@@ -196,7 +196,7 @@ pub enum NodeRequest {
         /// The number of the view in which the session's operations are pinned.
         view: u64,
     },
-    /// Removes bars, because a change of the view has settled the words that backup reads may have returned. A bar
+    /// Removes bars, because a change of the view has settled the words that backup reads have possibly returned. A bar
     /// stays if a session has asked for it in a later view. Answer: `Bars`, with those that are left.
     Unbar {
         /// The cluster of the master. A node of another cluster refuses.
@@ -259,9 +259,9 @@ impl BlockRequest {
     }
 }
 
-/// A request of a job of the master ([`NodeRequest::OfJob`]). A job relies on what it has been told, so even its
-/// questions are ordered: after the node has answered one, it executes no request of an earlier job, which could make
-/// the answer wrong.
+/// A request of a job of the master ([`NodeRequest::OfJob`]). A job relies on the answers that it gets, so even its
+/// requests that change nothing are ordered: after the node has answered such a request, it executes no request of an
+/// earlier job, because that could make the answer wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
     /// Asks for blocks, like [`NodeRequest::BlocksOf`].
@@ -346,7 +346,7 @@ pub struct Usage {
     pub primary_blocks: u64,
     /// Number of blocks that have an owner, among the blocks in `primary_blocks`.
     pub primary_blocks_owned: u64,
-    /// Bytes of subtables, and of blocks that have an owner. Objects in these blocks may be free.
+    /// Bytes of subtables, and of blocks that have an owner. Some objects in these blocks are possibly free.
     pub used_bytes: u64,
     /// Number of blocks that writes can still get from the regions whose primary the node is. Free blocks that are kept
     /// for DELETEs are not counted.
@@ -402,8 +402,8 @@ pub enum NodeReply {
     Usage(Usage),
     /// The answer to `Bar`: the node has a bar against the member that the session named.
     Barred {
-        /// The longest lease that a master has ever told this node, in milliseconds; 0 if there was none. Sessions may
-        /// have a valid lease until that time has passed.
+        /// The longest lease that a master has ever told this node, in milliseconds; 0 if there was none. Until that
+        /// time has passed, a session possibly has a valid lease.
         lease_ms: u64,
     },
     /// The answer to `StandAt` and `Unbar`.
@@ -455,7 +455,7 @@ pub enum NodeRefusal {
         /// The number of the node's view.
         view: u64,
     },
-    /// The node has had an answer of a master less than a lease ago, so that master takes care of silent members.
+    /// The node has had an answer of a master less than a lease ago, and that master deals with silent members.
     #[error("the node hears a master")]
     HearsMaster,
     /// The node belongs to another cluster.

@@ -22,8 +22,7 @@ pub const PIECE_BYTES: usize = 256 << 10;
 /// Length of the longest view that is accepted, in bytes. No real view is longer, because the directory has at most
 /// 2^24 entries, and the address space bounds the number of regions.
 const MAX_VIEW_BYTES: u64 = 2 << 30;
-/// A number of directory entries, subtables and regions together that always fits into one message, whatever they
-/// contain.
+/// A view with at most this many directory entries, subtables and regions together always fits into one message.
 const FEW_PARTS: usize = 1 << 14;
 
 /// Returns whether a view is so long that it is sent in pieces.
@@ -42,7 +41,7 @@ fn is_long_update(update: &ViewUpdate) -> bool {
     }
 }
 
-/// Returns the number of parts of a change. After the loss of a node, a change may concern every subtable.
+/// Returns the number of parts of a change. After the loss of a node, a change can concern every subtable.
 fn parts_of(change: &ViewChange) -> usize {
     change.subtables.len() + change.regions.len() + change.lost_pairs.len()
 }

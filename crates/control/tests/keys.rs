@@ -151,7 +151,7 @@ fn a_call_by(keys: Keyring) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStre
     let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
     let calling = std::thread::spawn(move || {
         let answer = dialler.call_blocking(NodeRequest::Usage);
-        // The client is dropped only here, because the runtime keeps the connection open until the call has ended.
+        // The runtime is dropped only here, because its end would end the call.
         drop(dials);
         answer
     });

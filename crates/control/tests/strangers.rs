@@ -92,7 +92,7 @@ fn request(id: u8, variant: u8) -> Vec<u8> {
 
 /// Returns a frame with this encoded request.
 fn call(id: u8, request: &[u8]) -> Vec<u8> {
-    // The bytes are: `Envelope::Call`, the id, the deadline (a varint, 60 s), no cluster, and the request.
+    // The bytes are: `RequestEnvelope::Call`, the id, the deadline (a varint, 60 s), no cluster, and the request.
     frame(&[&[0, id, 0xe0, 0xd4, 0x03, 0], request].concat())
 }
 
@@ -256,7 +256,7 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     for _ in 0..10 {
         let mut stream = greet(&addr);
         stream.write_all(&(8u32 << 20).to_be_bytes()).unwrap();
-        // The client's write is allowed to fail, because the server may close the connection before.
+        // The write can fail, because the server possibly closes the connection before all bytes are sent.
         drop(stream.write_all(&vec![0; 700_000]));
         half.push(stream);
     }
@@ -284,7 +284,7 @@ fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
 /// Checks that the server refuses one more request and closes the connection.
 #[track_caller]
 fn is_sent_away(mut stream: TcpStream, id: u8) {
-    // The write may fail, because the server may close the connection before all bytes are sent.
+    // The write can fail, because the server possibly closes the connection before all bytes are sent.
     drop(stream.write_all(&long_request(id, false)));
     assert_closed(stream);
 }
@@ -313,7 +313,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         stream.write_all(&request(4, USAGE)).unwrap();
         receive(&mut stream);
         for id in 0..3 {
-            // The bytes are: `Envelope::Cancel`, and the id.
+            // The bytes are: `RequestEnvelope::Cancel`, and the id.
             stream.write_all(&frame(&[1, id])).unwrap();
         }
         is_sent_away(stream, 5);
@@ -343,7 +343,7 @@ fn cancellations_and_repeated_requests_hold_no_memory() {
     let mut stream = greet(&addr);
     ask(&mut stream);
     for id in 0..100 {
-        // The bytes are: `Envelope::Cancel`, and the id.
+        // The bytes are: `RequestEnvelope::Cancel`, and the id.
         stream.write_all(&frame(&[1, id])).unwrap();
     }
     for _ in 0..100 {
@@ -372,8 +372,8 @@ fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUs
 
 /// Returns frames with this many requests.
 fn requests(count: u16) -> Vec<u8> {
-    // The bytes are: `Envelope::Call`, the id (a varint of two bytes), the deadline (a varint, 60 s), no cluster, and
-    // the request.
+    // The bytes are: `RequestEnvelope::Call`, the id (a varint of two bytes), the deadline (a varint, 60 s), no
+    // cluster, and the request.
     let one = |id: u16| frame(&[0, id as u8 | 0x80, (id >> 7) as u8, 0xe0, 0xd4, 0x03, 0, USAGE]);
     (0..count).flat_map(one).collect()
 }

@@ -73,25 +73,25 @@ pub struct MasterConfig {
     pub lease_ttl_s: u64,
     /// The number of memory nodes that must have joined before the cluster is formed; 3 by default.
     pub memory_nodes: u32,
-    /// Replicas of the index, 1..=5 and at most `memory_nodes`; 3 by default.
+    /// The number of replicas of each subtable of the index, 1..=5 and at most `memory_nodes`; 3 by default.
     pub index_replicas: u8,
-    /// Replicas of the data, 1..=5 and at most `memory_nodes`; 2 by default.
+    /// The number of replicas of each replicated region, 1..=5 and at most `memory_nodes`; 2 by default.
     pub data_replicas: u8,
     /// The number of keys that the index is sized for; 1,000,000 by default.
     pub index_keys: u64,
-    /// Sizes. Regions are 256 MiB by default instead of the paper's 2 GiB, so that pools of a few GiB hold several and
-    /// are used well.
+    /// The sizes of regions, blocks and subtables. Regions are 256 MiB by default instead of the paper's 2 GiB, so that
+    /// pools of a few GiB hold several and are used well.
     pub geometry: Geometry,
     /// The silence, in milliseconds, after which a session or memory node counts as dead; 1,000 by default.
     pub lease_ms: u64,
     /// The limit on bytes a second that move between memory nodes to even out their shares, or off a drained one; 512
-    /// MiB by default. May be changed at every start.
+    /// MiB by default. Each start is allowed to change it.
     pub move_bytes_per_s: u64,
     /// The limit on bytes a second that are read to find damage in memory that no client reads, 0 for none; 4 MiB by
-    /// default. May be changed at every start.
+    /// default. Each start is allowed to change it.
     pub scrub_bytes_per_s: u64,
-    /// The redundancy of written values, and the rules for its changes; all values are replicated by default. May be
-    /// changed at every start; of several masters, the leader's setting is in force.
+    /// The redundancy of written values, and the rules for its changes; all values are replicated by default. Each
+    /// start is allowed to change it; of several masters, the leader's setting is in force.
     pub redundancy: Policy,
 }
 
@@ -158,8 +158,8 @@ impl MasterConfig {
         Ok(Some(StoreTls { ca: ca.clone(), identity }))
     }
 
-    /// Returns the address of the store that this master shares with others, if it does. A program without etcd has
-    /// none.
+    /// Returns the address of the store that this master shares with others; `None` if it has a store of its own. Fails
+    /// if the settings name a shared store and the program was built without etcd.
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
         let tls = self.store_tls()?;
         let Some(text) = &self.store else {

@@ -1,12 +1,12 @@
 //! The election among several masters. Each master stands by until it is elected, leads for a term, and stands by
 //! again.
 //!
-//! A candidate puts its address under a key of its own, which exists as long as the candidate's lease; the candidate
-//! with the oldest key leads. The others watch the keys, and tell clients which master leads. To lead means to begin a
-//! term in the store, restore the logic from the records, and make decisions. A term ends when the lease is not renewed
-//! in time, when the store refuses a write, or when the process stops. Then no request reaches the logic any more, the
-//! logic ends without another decision, and replies under way are dropped. The master gives the lease back, so that the
-//! next master does not have to wait until the lease ends.
+//! A candidate puts its address under an etcd key of its own, which exists as long as the candidate's lease; the
+//! candidate with the oldest key leads. The others watch these keys, and tell clients which master leads. To lead means
+//! to begin a term in the store, restore the logic from the records, and make decisions. A term ends when the lease is
+//! not renewed in time, when the store refuses a write, or when the process stops. Then no request reaches the logic
+//! any more, the logic ends without another decision, and replies under way are dropped. The master gives the lease
+//! back, so that the next master does not have to wait until the lease ends.
 //!
 //! After its term the process stands by again: its port answers with the new leader's address, and after a failure of
 //! etcd the masters recover by themselves. Nothing of a term is used in the next one: the logic, its queue and the
@@ -31,7 +31,7 @@ use crate::store::{MasterStore, StoreError};
 
 /// The pause of a candidate after a failure, and between two terms.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest time for which a candidate waits for a watch; then it reads the candidates again.
+/// The longest time for which a candidate waits until etcd reports a change; then it reads the candidates again anyway.
 const WATCH: Duration = Duration::from_secs(2);
 /// The number of times that a candidate renews its lease during one lease.
 const RENEWALS_PER_LEASE: u32 = 4;

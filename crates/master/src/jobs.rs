@@ -109,7 +109,8 @@ pub struct JobError {
     /// Whether posted verbs can still execute after the end of the job. False for a host whose fabric executes verbs at
     /// once.
     pub may_linger: bool,
-    /// The subtable and slot of an entry that a split cannot place.
+    /// The subtable and slot of an index entry that a split can move to neither half, because no replica of its object
+    /// can be read.
     pub unreadable: Option<(u32, u64)>,
     /// A text that describes the failure for operators.
     pub what: String,
@@ -223,7 +224,7 @@ impl<R: JobEnvironment> JobContext<'_, R> {
     }
 }
 
-/// Runs a job by a view that has passed [`View::check`].
+/// Runs a job that uses this view, which must have passed [`View::check`].
 pub async fn run<F: Fabric, R: JobEnvironment>(
     fabric: &F,
     orders: &JobContext<'_, R>,
@@ -473,9 +474,9 @@ impl DeadClientBlocks {
         orders: &JobContext<'_, R>,
         view: &View,
     ) -> Result<(), JobError> {
-        // A rare loss: the named owner can give the block back after its table has answered and before this request.
-        // Then one place names that owner for ever, while the others call the block free, and no session can use the
-        // block again.
+        // In a rare case a block is lost: the owner that the other replicas name gives the block back between the two
+        // requests below. Then one replica's table names that owner for ever, the others call the block free, and no
+        // session can use the block again.
         let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
         for (block, nodes) in &self.partial {
             let places = places(view, *block);

@@ -69,8 +69,8 @@ pub fn place(kind: u64, rooms: &[NodeRoom], replicas: u8, items: u64) -> Vec<Vec
 }
 
 /// Returns the node for one more replica of an item that `holders` hold already; `None` if no other node has room.
-/// `rooms` has the remaining room. The node is the first on the ring with at least half the room of the emptiest node.
-/// So after a loss, when all replicas of the lost node need a new place, they do not all go to one node.
+/// `rooms` has the remaining room. The node is the first on the ring with at least half the room of the node with the
+/// most room. So after a loss, when all replicas of the lost node need a new place, they do not all go to one node.
 pub fn choose_another(kind: u64, rooms: &[NodeRoom], item: u64, holders: &[MnId]) -> Option<MnId> {
     let usable = |room: &NodeRoom| room.items > 0 && !holders.contains(&room.node);
     let most = rooms.iter().filter(|room| usable(room)).map(|room| room.items).max()?;

@@ -56,10 +56,10 @@ pub enum MasterRecord {
     Draining(MnId),
     /// A memory node that has been drained.
     Drained(Member),
-    /// For each earlier view by which a session possibly still reads, its members ([`member_views`](crate::logic)).
+    /// For each earlier view that a session possibly still uses, its members ([`member_views`](crate::logic)).
     Former(Vec<Vec<MnId>>),
-    /// Bars that are settled when the change under way is complete: those of these members, by views before `before`
-    /// ([`bar_settlement`](crate::logic)).
+    /// Bars that are settled when the change under way is complete: the bars against these members that were set in
+    /// views before `before` ([`bar_settlement`](crate::logic)).
     Settled {
         /// The number of the view before which the bars were set.
         before: u64,

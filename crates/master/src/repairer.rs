@@ -234,7 +234,8 @@ fn attach(
     };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
-        // A node inside of this process has no path of a socket, and at most a TCP port.
+        // Without a socket, only a node inside of this process that serves neither TCP nor RDMA is reached over shared
+        // memory.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
@@ -251,7 +252,7 @@ fn attach(
             }),
         }
     }
-    // A node serves only `verbs` if its NIC executes atomics that the processor does not see.
+    // A node serves only `verbs` if the CASes of its NIC are not atomic towards those of the processor.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
     attach_all_with(way(kind), client, members, goes_on).map_err(failed)
 }

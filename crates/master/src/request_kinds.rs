@@ -149,7 +149,7 @@ pub struct OrphanRequest {
     pub class: Option<SizeClass>,
     /// The redundancy that the objects in the block's region must have.
     pub redundancy: Redundancy,
-    /// Whether the session also accepts a block whose objects were all allocated once.
+    /// Whether the session also accepts a block whose objects have all been allocated before.
     pub full: bool,
     /// The number of the view that the session uses to take the block over.
     pub view: u64,
@@ -188,7 +188,7 @@ pub struct ProcessHeartbeat {
 pub struct RegionRequest {
     /// The session's id.
     pub client: ClientId,
-    /// The number of the view by which the session asked for blocks.
+    /// The number of the view that the session used when it asked the members for blocks.
     pub view: u64,
     /// The redundancy of the objects for which the session needs room.
     pub redundancy: Redundancy,

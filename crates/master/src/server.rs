@@ -52,7 +52,8 @@ use crate::view_pieces::EncodedViews;
 
 /// The time between two ticks of the logic: several ticks fit in a grace period or a short lease.
 const TICK: Duration = Duration::from_millis(5);
-/// The rounds of the runtime before a tick: enough for requests to get from readable sockets to the queue.
+/// The number of times that the task of a tick yields to the runtime's other tasks: enough for requests to get from
+/// readable sockets to the queue.
 const ROUNDS: u32 = 4;
 /// The longest time that a stopping master waits for the end of a change: less than the 10 s of `docker stop`.
 pub const FINISHES_WITHIN: Duration = Duration::from_secs(8);

@@ -54,8 +54,8 @@ pub struct SessionState {
     given: Vec<GrantedOrphan>,
     /// The serial number of the session's last request `HandOn`.
     handed_on: u64,
-    /// The view by which the session was pinned at its last heartbeat, or when it was opened; 0 if the session is
-    /// restored from the store and has sent this process no heartbeat.
+    /// The number of the view by which the session was pinned at its last heartbeat, or when it was opened; 0 if the
+    /// session is restored from the store and has sent this process no heartbeat.
     pub pinned_by: u64,
     /// See [`SessionHeartbeat::has_suspended`].
     pub has_suspended: bool,
@@ -73,7 +73,7 @@ pub struct SessionState {
     /// The time of the session's last heartbeat, or of its opening, in listened milliseconds; 0 if the session is
     /// restored from the store and has sent this process no heartbeat.
     pub heard_ms: u64,
-    /// The time at which the session's process last asked for a piece of a view, by the same clock.
+    /// The time at which the session's process last asked for a piece of a view, in listened milliseconds.
     pub fetched_ms: Option<u64>,
     /// The connection of the session's last heartbeat, if there was one.
     pub connection: Option<u64>,

@@ -1,4 +1,5 @@
-//! Tests of several masters with a real etcd: a master dies, a master is stopped and continued, etcd itself is down.
+//! Tests of several masters with a real etcd: a master dies, a master is stopped by SIGSTOP and later runs on, etcd
+//! itself is down.
 //!
 //! A master that can be killed is a process of its own: this test's executable, started once more to run only
 //! [`a_master_process`]. The process ends when its standard input ends, so no such process outlives the test.
@@ -323,7 +324,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
-    // The request was sent to the old leader before the old leader's process is continued.
+    // The request was sent to the old leader before the old leader's process runs on.
     let early = {
         let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
         let client = client.with_deadline(Duration::from_secs(30));

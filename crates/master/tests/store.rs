@@ -81,7 +81,8 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
 
 #[test]
 fn the_bytes_of_records_stay_readable() {
-    // The first version wrote these bytes. A change by which they cannot be read needs another format number.
+    // The first version wrote these bytes. If a later version cannot read them any more, it needs another format
+    // number.
     let bytes = [
         &[3, 1][..],
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x70],
@@ -95,7 +96,7 @@ fn the_bytes_of_records_stay_readable() {
         postcard::from_bytes::<MasterRecord>(b"\x06\x41").unwrap(),
         MasterRecord::ClientIds { end: 65 }
     );
-    // The stored bytes end with the checksum: the CRC-32C of 06 41 and the key, as any other program computes it.
+    // The stored bytes end with the checksum: the CRC-32C of the bytes 06 41 and of the record's key.
     let ids = MasterRecord::ClientIds { end: 65 };
     let bytes = [&b"\x06\x41"[..], &crc32c(b"\x06\x41client-ids").to_le_bytes()].concat();
     assert_eq!(entry_format::encode(&ids), ("client-ids".into(), bytes));

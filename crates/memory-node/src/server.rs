@@ -36,16 +36,16 @@ use crate::logic::{HeartbeatReply, NodeEffect, NodeLogic};
 /// The first and the longest pause before the next request to join. The pause doubles with each request.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
-/// The time from one heartbeat to the next, unless the answer takes longer. While no master takes note of the node, it
-/// doubles with each heartbeat from the first to the last value. It begins small because a broken connection must be
-/// replaced at once; otherwise the master would treat the node as dead.
+/// The time from one heartbeat to the next, unless the answer takes longer. While no master takes note of the node,
+/// this time doubles with each heartbeat, from the first value to the longest. It begins small because a broken
+/// connection must be replaced at once; otherwise the master would treat the node as dead.
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The time after which a warning is logged again if it has not changed.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// Errors by which a memory node cannot start.
+/// Reasons why a memory node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeStartError {
     /// The system does not provide the memory.

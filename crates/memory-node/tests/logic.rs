@@ -137,7 +137,7 @@ fn a_node_that_stands_at_a_view_is_not_formatted_again() {
             let step = node.handle(format(CLUSTER, 2));
             assert_eq!((step.reply, step.effects.len()), (NodeReply::Done, 1));
         }
-        // A late repetition of an executed request changes nothing.
+        // A late repetition of the last `Format` that the node carried out changes nothing.
         let attempt = if stands { 1 } else { 2 };
         assert_eq!(node.handle(format(CLUSTER, attempt)).effects, []);
     }
@@ -303,7 +303,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
         assert_eq!(node.handle(NodeRequest::OwnersOf { region: 3 }).effects, []);
         assert!(!leads(&mut node));
     }
-    // An extent that is reserved again before it is used survives late orders about the earlier reservation.
+    // An extent that is reserved again before it is used survives late requests about the earlier reservation.
     node.handle(since(12));
     assert_eq!(node.handle(release(extent, 11)).effects, []);
     node.handle(lead(13));
@@ -797,7 +797,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
         assert_eq!(refusal(node.handle(of(repairer, 3, late.clone()))), NodeRefusal::Late);
         assert_eq!(owners(&mut node), known);
     }
-    // A later job that only asks a question also ends the earlier job's requests, because the answer must stay
+    // A later job that only reads a table of owners also ends the earlier job's requests, because the answer must stay
     // true.
     let asks = of(repairer, 5, JobRequest::BlocksOf { clients: vec![dead] });
     assert_eq!(node.handle(asks).reply, NodeReply::Blocks(vec![(block(1), dead)]));

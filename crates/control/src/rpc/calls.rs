@@ -5,8 +5,8 @@
 //! when it and all its calls have been dropped, at the latest [`CLOSING`] later.
 //!
 //! One request is written at a time, and another one is queued. Further calls keep their requests until there is room.
-//! So a peer that reads nothing costs no more memory than the calls that wait for it, until their deadlines. It gets
-//! at most two requests whose callers have given up.
+//! So a peer that reads nothing costs no more memory than the calls that wait for it, until their deadlines. The peer
+//! gets at most two requests whose callers have given up.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,7 +34,8 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub(super) struct ClientConnection<R> {
     calls: Arc<PendingCalls<R>>,
     requests: mpsc::Sender<io::Result<Vec<u8>>>,
-    /// Dropping the last clone tells the task of the connection, even while it waits for a peer that does not read.
+    /// Dropping the last clone tells the connection's task to end, even while the task waits for a peer that does not
+    /// read.
     used: Arc<oneshot::Sender<Infallible>>,
 }
 
@@ -101,8 +102,8 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
         let (used, unused) = oneshot::channel();
         let in_service = CallsInService(Arc::clone(&calls));
         tokio::spawn(async move {
-            // The stream is dropped before `in_service`, so it is closed before any caller sees that the connection has
-            // ended, and connects again.
+            // The stream is dropped before `in_service`. So the connection is closed before any caller sees its end and
+            // connects again.
             let calls = in_service;
             if let Err(error) = carry(stream, codes, unwritten, unused, &calls.0).await {
                 tracing::debug!(addr = %calls.0.addr, %error, "control connection broke");
@@ -117,7 +118,7 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
     }
 
     /// Begins a call. Returns `None` if the connection has ended, or has been idle for longer than `longest_idle`, so
-    /// that the server may be about to close it.
+    /// that the server is possibly about to close it.
     pub(super) fn begin(&self, longest_idle: Duration) -> Option<PendingCall<R>> {
         let mut state = self.calls.state();
         let id = state.next_id;
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The bytes that the operating system keeps of what was written and not read, in these tests.
+    /// The number of written bytes that the connection of these tests keeps until they are read.
     const SOCKET_BYTES: usize = 1 << 10;
 
     fn connected() -> (ClientConnection<u32>, ServerEnd) {

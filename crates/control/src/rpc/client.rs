@@ -59,9 +59,9 @@ struct RpcEndpoint<S: Service> {
     connection: Mutex<Option<ClientConnection<S::Reply>>>,
 }
 
-/// Closes a connection that was given up because the peer was silent, after some time. A peer that was only slow would
-/// take the end of the connection for the end of this process, unless it has had a request of this process over another
-/// connection before.
+/// Closes, [`PARTING`] from now, a connection that was given up because the peer was silent. If the peer was only slow,
+/// it would take the end of the connection for the end of this process, unless it has received a request of this
+/// process over another connection before.
 fn close_later<R: Send + 'static>(connection: ClientConnection<R>) {
     tokio::spawn(async move {
         tokio::time::sleep(PARTING).await;
@@ -196,8 +196,8 @@ impl<S: Service> RpcEndpoint<S> {
         Ok(call)
     }
 
-    /// Gives up a connection on which no answer came in time, because the peer may have died without closing it. The
-    /// next call then opens another connection.
+    /// Gives up a connection on which no answer came in time, because the peer has possibly died without closing it.
+    /// The next call then opens another connection.
     fn give_up(&self, silent: &ClientConnection<S::Reply>) {
         // If the lock is held, the connection is being replaced already.
         let current = self.connection.try_lock();

@@ -1,7 +1,7 @@
 //! Encoding of messages.
 //!
 //! ```text
-//! Envelope        | 0 | id | milliseconds that are left | request |       or  | 1 | id |  (cancel)
+//! RequestEnvelope | 0 | id | milliseconds that are left | request |       or  | 1 | id |  (cancel)
 //! AnswerEnvelope  | id | 0 | reply |                                      or  | id | 1 | failure |
 //! ```
 //!

@@ -524,7 +524,7 @@ impl RpcConnection {
             };
             frame.into_iter().chain([rest]).min_by_key(|(at, _)| *at).unwrap_or(rest)
         });
-        // A frame may begin at any time, and its time limit is shorter than that of an idle connection, so the next
+        // A frame can begin at any time, and its time limit is shorter than that of an idle connection, so the next
         // check comes early enough for that.
         let soon = Instant::now() + limits.frame.min(limits.idle).min(limits.first_request);
         let (at, why) = deadline.unwrap_or((soon, RpcCloseReason::Idle));

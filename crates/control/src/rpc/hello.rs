@@ -42,12 +42,12 @@ use super::runtime::RpcCredentials;
 use super::wire::{ChannelBinding, RpcStream};
 
 const MAGIC: &[u8; 5] = b"FUSEE";
-/// The version of the control protocol. 5: a block is taken over once; and a session that loses to a Move starts again
-/// (rule L). 7: sessions are told the cluster's policy for redundancy; views contain lost pairs. 9: keys. 10: codes of
-/// frames. 11: used and remaining memory.
+/// The version of the control protocol. Version 5 added requests to take a block over at most once, and the restart of
+/// operations that lose to a Move; 7, the policy for redundancy, and lost pairs in views; 9, keys; 10, codes of frames;
+/// 11, used and remaining memory.
 const VERSION: u8 = 11;
 const START_BYTES: usize = 8;
-/// The name of this kind of connection in proofs, with a version.
+/// The name of control connections in proofs, followed by a version number.
 const KIND: &str = "control 2";
 
 /// The role of a server.
@@ -139,7 +139,7 @@ impl fmt::Display for HelloError {
     }
 }
 
-/// Values of a server's `wants`.
+/// Values of a server's `wants`: it has a secret; it speaks TLS, and the client did not.
 const SECRET: u8 = 1;
 const TLS: u8 = 2;
 

@@ -2,7 +2,7 @@
 //!
 //! The address of the master is one `host:port`, or several separated by commas: one of these masters leads, the others
 //! stand by and answer [`MasterReply::NotLeader`]. A [`MasterClient`] first asks the master that answered last. If a
-//! master that stands by names the leader, the client asks the leader next, whether that is on the list or not;
+//! master that stands by names the leader, the client asks that leader next, even if its address is not on the list;
 //! otherwise it asks the next master on the list.
 //!
 //! *Cluster.* A client that belongs to a cluster ([`MasterClient::join`]) stamps every call with it. A master that
@@ -13,9 +13,9 @@
 //! the call tries the list again until its deadline. Its caller sees a slow call, or [`RpcError::NoLeader`]. If no
 //! master can be reached at all, the call fails after one pass over the list.
 //!
-//! *Not repeated* are requests that were not answered, or whose connection broke. They may have been carried out, so
-//! the caller decides: if two masters carried out the same `Close`, they would give the remainder of one block to two
-//! sessions. Only the next call begins with another master.
+//! *Not repeated* are requests that were not answered, or whose connection broke. They have possibly been carried out,
+//! so the caller decides: if two masters carried out the same `Close`, they would give the remainder of one block to
+//! two sessions. Only the next call begins with another master.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -181,10 +181,10 @@ impl MasterList {
     /// If an answer contains a stub in place of a long view, fetches the view from this master and puts it into the
     /// answer.
     ///
-    /// The fetched view may be newer than the answer. Then the answer does not tell which sessions are fenced in that
-    /// view. A session that was fenced, recovered and forgotten meanwhile must not learn of that view, because a memory
-    /// node that has joined since does not know the session. So in that case the answer to a heartbeat is returned
-    /// without a view, which the next heartbeat brings, and a session that was just opened is given up.
+    /// The fetched view is possibly newer than the answer. Then the answer does not tell which sessions are fenced in
+    /// that view. A session that was fenced, recovered and forgotten meanwhile must not learn of that view, because a
+    /// memory node that has joined since has not fenced the session. So in that case the answer to a heartbeat is
+    /// returned without a view, which the next heartbeat brings, and a session that was just opened is given up.
     async fn complete(
         &self,
         one: One,
@@ -245,7 +245,7 @@ impl MasterList {
         }
     }
 
-    /// Asks one master after the other until one takes the request, or may have taken it. `None` means that some
+    /// Asks one master after the other until one takes the request, or has possibly taken it. `None` means that some
     /// masters stand by and none leads.
     async fn round(
         &self,

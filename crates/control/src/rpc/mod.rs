@@ -1,8 +1,8 @@
 //! The RPC layer: the only module that uses sockets and an async runtime (tokio).
 //!
 //! A service is a pair of message types and a [`Role`]. There are two services, [`NodeService`] and [`MasterService`].
-//! [`serve`] answers one on a TCP port, and [`serve_local`] inside the process without a port. [`RpcClient`] is the
-//! client of either, so the code of an embedded cluster differs from that of a real one in one line.
+//! [`serve`] offers a service on a TCP port, and [`serve_local`] inside the process without a port. [`RpcClient`] is
+//! the client of both, so the code of an embedded cluster differs from that of a real one in one line.
 //!
 //! * Every connection starts with a hello (module `hello`), which detects a wrong port, or a master in place of a
 //!   memory node. In the hello, both ends prove that they have the cluster's secret or a key derived from it, if they
@@ -13,7 +13,7 @@
 //!   in the log, and have no other effect.
 //! * Every request is stamped with the cluster of its sender ([`Stamped`]), so that no process obeys a process of
 //!   another cluster at an address that its own cluster used before.
-//! * A call has a deadline. After the deadline the request may still take effect: the messages are designed so that
+//! * A call has a deadline. After the deadline the request can still take effect: the messages are designed so that
 //!   this does no harm. For the same reason no request is repeated without the caller's knowledge. The client of the
 //!   master, of which there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
 //! * A handler that was started runs to its end, even if its caller has given up.
@@ -62,7 +62,7 @@ use crate::node::{NodeReply, NodeRequest};
 
 /// The longest frame, in bytes. Longer views come in [pieces](crate::view_pieces).
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
-/// The idle time after which a client does not reuse a connection, because the server may be about to close it
+/// The idle time after which a client does not reuse a connection, because the server is possibly about to close it
 /// ([`Limits::idle`]).
 pub const REUSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of requests of one connection that are handled at a time. Further requests wait in the socket.

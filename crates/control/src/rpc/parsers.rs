@@ -111,8 +111,8 @@ pub fn view_piece(bytes: &[u8]) -> bool {
     fits || matches!(told, Ok(Some(_)))
 }
 
-/// Parses an update of the view, for a process that has the view `from`. An update may match that view and still lead
-/// to an invalid one; then the check must find that.
+/// Parses an update of the view, for a process that has the view `from`. An update can match `from` and still lead to
+/// an invalid view; then the check must find that.
 pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     let Some(update) = message::<ViewUpdate>(bytes) else { return false };
     let number = update.number();
@@ -121,7 +121,7 @@ pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     if view.check().is_err() {
         return false;
     }
-    // The directory may be too long for a message, because one wrong byte can give it 2^24 entries.
+    // The directory can be too long for a message, because one wrong byte can give it 2^24 entries.
     let Ok(bytes) = encode(&view) else { return false };
     assert_eq!(message::<View>(&bytes).as_ref(), Some(&view));
     let told = ViewUpdate::to(&view, Some(from));

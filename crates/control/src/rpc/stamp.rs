@@ -1,8 +1,8 @@
 //! The stamp of each request: the cluster of its sender.
 //!
-//! An address does not guarantee which process is behind it. A master may have been started on an empty store, or on
-//! the store of another cluster, and a memory node may be a member of another cluster than the sender believes. So the
-//! receiver compares the clusters before it acts. The stamp of a sender that belongs to no cluster yet says that.
+//! An address does not guarantee which process is behind it. A master was possibly started on an empty store, or on the
+//! store of another cluster, and a memory node is possibly a member of another cluster than the sender believes. So the
+//! receiver compares the clusters before it acts. A sender that belongs to no cluster yet says so in the stamp.
 
 use fusee_auth::PeerKind;
 use fusee_core::verbs::ClusterId;

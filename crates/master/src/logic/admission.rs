@@ -19,7 +19,7 @@ use super::decision::{Decision, NextView};
 use super::facts::ClusterFacts;
 use super::reservation::PAUSE_MS;
 
-/// The longest wait for the answer of the node that is being admitted, in milliseconds.
+/// The longest wait for an answer of the node that is being admitted, in milliseconds.
 const PATIENCE_MS: u64 = 2_000;
 
 /// The node that is being admitted, and the nodes that have refused.

@@ -1,9 +1,9 @@
 //! The only place that carries decisions out.
 //!
-//! Concerns make decisions ([`Decision`]). Here a decision changes the facts of the cluster, calls other concerns that
-//! it affects, and becomes actions for the host: records for the store, replies, calls, jobs and texts. Decisions are
-//! carried out in the order in which they were made; decisions that follow from one are carried out before the next
-//! one.
+//! The parts of the logic, its *concerns*, make decisions ([`Decision`]). Here a decision changes the facts of the
+//! cluster, calls other concerns that it affects, and becomes actions for the host: records for the store, replies,
+//! calls, jobs and texts. Decisions are carried out in the order in which they were made; decisions that follow from
+//! one are carried out before the next one.
 
 use std::collections::VecDeque;
 

@@ -10,7 +10,7 @@
 //!   they bar no member for sessions that are pinned by an earlier view. So before the change leaves *frozen*, its
 //!   scope is widened by the subtables of all primaries that the reported bars name.
 //! * When the change is complete, and not before, the master tells members to take back the bars that the change has
-//!   settled: bars by views before the change's own.
+//!   settled: bars that were set in earlier views than the change's own.
 //!
 //! The step by which a change leaves *frozen* also stores which bars the change settles: otherwise a master that is
 //! restarted often would settle them again and again. While there are bars, no member is added, and none leaves.
@@ -36,10 +36,11 @@ const PAUSE_MS: u64 = 100;
 /// The state of the settlement: whether a change settles bars, and which bars are settled.
 #[derive(Debug, Default)]
 pub(super) struct BarSettlement {
-    /// Whether the frozen change settles bars. After a restart of the master, it possibly does.
+    /// Whether the frozen change settles bars. After a restart of the master, true for any frozen change, because the
+    /// store does not tell.
     is_frozen: bool,
-    /// A view number and members: bars of these members, by views before that number, are settled when the change is
-    /// complete.
+    /// A view number and members. Bars against these members that were set in earlier views than that are settled when
+    /// the change is complete.
     settled: Option<(u64, BTreeSet<MnId>)>,
     /// The times at which members are told again to remove bars, unless they answer earlier.
     again_ms: BTreeMap<MnId, u64>,

@@ -124,8 +124,8 @@ impl Contact {
         all.get(members.len() / 2).copied().flatten()
     }
 
-    /// Returns the time from the begin of the asker's lease until its question arrived at `asked_ms`, in milliseconds;
-    /// `u64::MAX` without contact.
+    /// Returns the time from the beginning of a session's lease until the session's heartbeat arrived at `asked_ms`, in
+    /// milliseconds; `u64::MAX` without contact.
     pub fn behind_ms(&self, asked_ms: u64) -> u64 {
         if removed(Mutant::LeasesWithoutContact) {
             return 0;

@@ -157,7 +157,7 @@ impl ClusterFacts {
 }
 
 /// Removes a member that is drained and empty, or gives up the copies on a member that holds nothing else. Returns
-/// whether it did either, or members leave and this has to wait until members are allowed to change.
+/// whether it did either. Also returns true if some member is being drained, but members are not allowed to change now.
 pub(super) fn finish_drain(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,

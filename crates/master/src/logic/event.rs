@@ -90,7 +90,7 @@ pub enum MasterAction {
         token: u64,
         /// The client id of the session under which the job runs.
         client: ClientId,
-        /// The view by which the job works.
+        /// The view that the job uses.
         view: Box<View>,
         /// The job to run.
         job: MasterJob,

@@ -17,8 +17,8 @@
 //!   no answer has closed its connection, and the master possibly reads the end of the old connection before the first
 //!   message over the new one.
 //! * If no lease passes without a gap, a process counts as dead when it is silent for four leases of listened time.
-//! * A member that was probed before the master was away has the whole time for its answer from the return. If the call
-//!   failed, the member is asked again.
+//! * If a member was probed before the master was away, the time for its answer begins again at the master's return. If
+//!   the call failed, the member is asked again.
 //!
 //! Listened time never exceeds the time that has passed. So when the master waits for the end of a lease here, the
 //! lease has also ended by the clock of its owner, which includes sleep.
@@ -300,7 +300,7 @@ impl FailureDetector {
     }
 
     /// Handles a member's answer to a probe, or the failure of the call. A failure counts only while the master still
-    /// waits for this answer: afterwards the member has possibly been heard.
+    /// waits for this answer: afterwards the member has possibly sent a heartbeat.
     pub fn probe_answered(
         &mut self,
         ctx: &mut EventContext<'_>,

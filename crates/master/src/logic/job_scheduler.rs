@@ -2,8 +2,8 @@
 //!
 //! One job runs at a time, under the session of the *repairer*. If a job fails, some of its verbs can still be under
 //! way. Then the repairer is retired, that is, fenced like an expired session, and the next job has another repairer.
-//! The repairers of an earlier master are retired as well. A running job that began by an older view is like a session
-//! that is pinned by that view.
+//! The repairers of an earlier master are retired as well. A running job that uses an older view is treated like a
+//! session that is pinned by that view.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ impl JobScheduler {
 /// A job that has succeeded, with its report.
 #[derive(Debug)]
 pub(super) struct FinishedJob {
-    /// The number of the view by which the job worked.
+    /// The number of the view that the job used.
     pub view: u64,
     pub report: JobReport,
 }
@@ -83,7 +83,7 @@ struct RunningJob {
 }
 
 impl JobScheduler {
-    /// Retires a repair session, possibly of an earlier master. The caller has it fenced.
+    /// Retires a repair session, possibly of an earlier master. The caller makes all members fence the session.
     pub fn retire(&mut self, repairer: ClientId) {
         self.retired.insert(repairer);
     }

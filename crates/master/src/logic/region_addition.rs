@@ -144,8 +144,8 @@ impl RegionAddition {
         MasterReply::Done
     }
 
-    /// Returns whether a region of this redundancy is coming, or has come since view `asked_by`, by which a client
-    /// asked: the client did not know the region, or no memory node handed out its blocks yet.
+    /// Returns whether a region of this redundancy is coming, or has come since view `asked_by`. A client that used
+    /// that view did not know the region, or no memory node handed out the region's blocks yet.
     fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
         let reserving = self.under_way.iter().filter(|it| it.view == view.number);
         let mut reserved = reserving.flat_map(|reserving| &reserving.items);

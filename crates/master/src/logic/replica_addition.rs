@@ -57,7 +57,7 @@ struct ReplicaReservation {
     moves: bool,
     requests: Vec<NodeRequest>,
     done: usize,
-    /// The place that is left for each request's replica; `None` if the replica is a missing one.
+    /// For each request, the place that the moving replica leaves; `None` if the request is for a missing replica.
     leaving: Vec<Option<PoolPlace>>,
     places: Vec<(Extent, NewReplica)>,
     /// The token of the call to the node that is under way.

@@ -66,7 +66,7 @@ pub(super) struct ScrubbedSlots {
     pub subtable: u32,
     /// The number of the first slot that the job has checked.
     pub first: u64,
-    /// Whether the job worked by the view that is in force now.
+    /// Whether the job used the view that is in force now.
     pub is_current: bool,
 }
 

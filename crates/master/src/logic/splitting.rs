@@ -100,7 +100,7 @@ impl SubtableSplits {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
     }
 
-    /// Handles a client's report that it found no free slot in a subtable, by the view of this number.
+    /// Handles a client's report that it found no free slot in a subtable. `number` is the view that the client used.
     pub fn split_wanted(
         &mut self,
         ctx: &EventContext<'_>,

@@ -17,7 +17,8 @@ const KEPT: usize = 8;
 pub(super) struct ViewUpdateCache {
     /// The earlier views that are kept, the newest of them last.
     earlier: VecDeque<View>,
-    /// The update for each kept view, by its number; that for clients with any other view under 0.
+    /// The update for clients with each kept view, by the view's number. Under 0, the update for clients with any other
+    /// view.
     updates: BTreeMap<u64, ViewUpdate>,
 }
 

@@ -1,5 +1,4 @@
-//! Tests of a master that is stopped, starved or asleep, and of one that is told to end: no living process may be
-//! harmed.
+//! Tests of a master that is stopped, starved or asleep, and of one that is told to end: no living process is harmed.
 
 use fusee_control::master::{MasterReply, MasterRequest, MemberState};
 use fusee_core::data::Redundancy;

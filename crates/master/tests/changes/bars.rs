@@ -1,5 +1,5 @@
 //! Tests of bars, which members set while no master answers: the changes by which the next master settles them, and the
-//! begin of leases.
+//! beginning of leases.
 
 // Promise SIL-5
 
@@ -60,7 +60,7 @@ fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
     assert_eq!((after.members.len(), after.number), (3, before.number + 4), "{:#?}", world.log);
     world.pass(LEASE_MS);
     assert_eq!(world.view().number, after.number, "once");
-    // The member bars the same node again, by the view that settled the first bar: this is another bar.
+    // The member bars the same node again, in the view that settled the first bar: this is another bar.
     bar(&world, at, barred, after.number);
     world.until("it is settled again", |world| !is_barred(world, at));
     assert!(world.view().number > after.number);

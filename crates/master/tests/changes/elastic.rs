@@ -379,8 +379,8 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 }
 
 /// A session was given the same block twice, because the owner had got it again from the pool and handed it on again.
-/// The session's report that it took the block over can be about the first time, and come late. Then the session does
-/// not count as the taker of the second time.
+/// The session's report that it took the block over can be about the first time, and come late. Such a report does not
+/// tell whether the session took the block over the second time.
 // Promise MEM-10: A late report about a block does not affect its next owner.
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {

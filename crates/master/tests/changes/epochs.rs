@@ -62,7 +62,8 @@ impl EpochSessions {
     }
 }
 
-/// Returns whether an epoch is held back. If so, at most the epoch that has begun passes.
+/// Returns whether epochs are held back: then operations of the newest epoch so far possibly end, but no later epoch
+/// passes.
 fn is_held(sessions: &mut EpochSessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();
@@ -76,7 +77,8 @@ fn epochs_pass_when_all_act_in_the_newest() {
     assert!(!is_held(&mut sessions));
 }
 
-/// The session's unfinished writes know addresses of its epoch, and so does the recovery that completes these writes.
+/// The session's unfinished writes refer to memory that was in use in its epoch, and the recovery that completes these
+/// writes does so as well.
 #[test]
 fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
     let mut sessions = EpochSessions::open(2);

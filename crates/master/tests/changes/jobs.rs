@@ -5,7 +5,7 @@
 
 use super::*;
 
-/// The running job works by an older view, so its verbs would mix with the verbs of the view change.
+/// The running job uses an older view, so its verbs would mix with the verbs of the view change.
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
     let mut world = TickCluster::formed(settings(3, 2, 2));

@@ -1,5 +1,5 @@
-//! A view without a member takes effect only when no session can read by an earlier view. That depends on the view
-//! numbers that members show, on the number of members, and on leases.
+//! A view without a member takes effect only when no session can read from the members of an earlier view. That depends
+//! on the view numbers that members show, on the number of members, and on leases.
 
 // Promise SIL-1: A view without a member waits for other members and leases.
 
@@ -83,7 +83,8 @@ fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
     assert!(frozen_ms(&mut three, MnId(2)) > LEASE_MS, "{:#?}", three.log);
 }
 
-/// The session's connection broke right after a heartbeat, so the session possibly reads by its view for another lease.
+/// The session's connection broke right after a heartbeat, so the session possibly reads for another lease from the
+/// members of its view.
 #[test]
 fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     let mut world = TickCluster::formed(settings(3, 2, 2));

@@ -11,7 +11,7 @@
 //!   [`StandAt`](fusee_control::node::NodeRequest::StandAt) tells the master of every bar that is for an earlier
 //!   view; bars that are set afterwards are for view N or later ones.
 //!
-//! A node that had an answer of a master less than a lease ago sets no bar. This is only a courtesy: it keeps a
+//! A node that received an answer of a master less than a lease ago sets no bar. This is only a courtesy: it keeps a
 //! session that alone is cut off from disturbing others. Nothing depends on it, or on this node's clock.
 
 use fusee_control::master::MasterReplyId;

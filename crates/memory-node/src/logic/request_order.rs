@@ -1,7 +1,7 @@
 //! The ordering of the requests of sessions and of the master's jobs.
 //!
-//! A session that gives a request up does not know whether the request will still arrive. The request may be on a
-//! stalled connection, and arrive long after later requests of the session that took another connection. A late ALLOC
+//! A session that gives a request up does not know whether the request will still arrive. The request is possibly on a
+//! stalled connection, and arrives long after later requests of the session that took another connection. A late ALLOC
 //! would give a block to a session that has ended, and a late `SetOwner` would take a block from its present owner. So
 //! requests have numbers, and each request says which requests of its session have ended. A request is refused if a
 //! later request has said that the earlier one has ended.

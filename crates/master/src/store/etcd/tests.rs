@@ -55,7 +55,7 @@ impl EtcdFixture {
         (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
     }
 
-    /// Begins a term. This is allowed to be repeated: a term without writes is begun anew.
+    /// Begins a term. Repeating this does no harm: a term without writes is begun anew.
     fn begin(&self, candidacy: &Candidacy) -> Result<LeaderTerm, StoreError> {
         patiently(|| {
             let tenure = Arc::new(LeaseValidity::new(LeaseValidity::now(), LONG));
