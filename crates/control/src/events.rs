@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The longest text of an event, in bytes. Longer texts are cut off.
 pub const MAX_TEXT_BYTES: usize = 500;
-/// Limit of events in one answer. For more events, the reader asks again.
+/// The limit on the number of events in one answer. A reader that wants more events asks again.
 pub const MAX_TOLD: usize = 256;
 
 /// The importance of an event.

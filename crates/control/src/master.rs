@@ -80,8 +80,8 @@ pub const NOT_KNOWN_YET: &str = "it is not known yet";
 /// that leads another cluster, or none, answers `WrongCluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRequest {
-    /// Forms a cluster of the memory nodes that join from now on, by the master's settings. The master must
-    /// have no cluster. A repetition changes nothing. Answer: `Done` or `Refused`.
+    /// Forms a cluster, with the master's settings, of the memory nodes that join from now on. The master must have no
+    /// cluster. A repetition changes nothing. Answer: `Done` or `Refused`.
     Form {
         /// The name of the new cluster, a random number.
         cluster: ClusterId,
@@ -128,7 +128,7 @@ pub enum MasterRequest {
         /// The redundancy that the objects in the block's region must have.
         redundancy: Redundancy,
         /// Whether the session also accepts a block whose objects have all been allocated before. If the session needs
-        /// one size class, it gets such a block only if no block has objects that were never allocated.
+        /// one size class, it gets such a block only if no suitable block has objects that were never allocated.
         full: bool,
         /// The number of the view that the session uses to take the block over.
         view: u64,
@@ -220,7 +220,7 @@ pub enum MasterRequest {
         identity: u64,
         /// The identification of the last answer of a master that the node has received.
         heard: Option<MasterReplyId>,
-        /// The bars of the node, read after it received that answer of the master.
+        /// The bars of the node, read after it received the answer in `heard`.
         bars: MemberBars,
     },
     /// Asks for the view, if there is a newer one. Answer: `View` or `NotReady`.

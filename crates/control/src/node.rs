@@ -128,8 +128,8 @@ pub enum NodeRequest {
         /// Whether to refuse if `from` has been fenced and is possibly not recovered yet, because its recovery relies
         /// on the block tables.
         unless_fenced: bool,
-        /// Whether to refuse if `to` already owns the block. Set if this request has not been made before, so that `to`
-        /// must have got the block in another way.
+        /// Whether to refuse if `to` already owns the block. Set if this request is made for the first time: if `to`
+        /// owns the block already, it got the block in another way.
         once: bool,
     },
     /// A request of a session about blocks. The session numbers its requests, and tells which of them have `ended`: the

@@ -238,9 +238,9 @@ fn long_view(number: u64) -> View {
     }
 }
 
-/// Starts a master that has the first view, and has the second one from the first request for a piece of the first on.
-/// If `stands_by`, it answers that request as a master that stands by. Also returns the number of sessions that were
-/// closed.
+/// Starts a master whose view is the first of `views` until it gets a request for a piece of a view, and the second
+/// from then on. If `stands_by`, it answers that request as a master that stands by. Also returns the number of
+/// sessions that were closed.
 fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc<AtomicU64>) {
     let fetched = Arc::<AtomicU64>::default();
     let closed = Arc::<AtomicU64>::default();

@@ -85,13 +85,13 @@ pub struct MasterConfig {
     /// The silence, in milliseconds, after which a session or memory node counts as dead; 1,000 by default.
     pub lease_ms: u64,
     /// The limit on bytes a second that move between memory nodes to even out their shares, or off a drained one; 512
-    /// MiB by default. Each start is allowed to change it.
+    /// MiB by default. Can be changed at every start.
     pub move_bytes_per_s: u64,
     /// The limit on bytes a second that are read to find damage in memory that no client reads, 0 for none; 4 MiB by
-    /// default. Each start is allowed to change it.
+    /// default. Can be changed at every start.
     pub scrub_bytes_per_s: u64,
-    /// The redundancy of written values, and the rules for its changes; all values are replicated by default. Each
-    /// start is allowed to change it; of several masters, the leader's setting is in force.
+    /// The redundancy of written values, and the rules for its changes; all values are replicated by default. Can be
+    /// changed at every start; of several masters, the leader's setting is in force.
     pub redundancy: Policy,
 }
 

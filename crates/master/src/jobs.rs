@@ -283,7 +283,8 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for RegionChange { region, joining, .. } in regions {
-        // The copy of the block table is written after the bytes, because they include the table of the source.
+        // The new replica's block table is written after the region's bytes, because these include the table of the
+        // source.
         let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].primary().node;
         let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
@@ -365,8 +366,8 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     let blocks = DeadClientBlocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
-    // Whether the tables have changed since they were read. A block that client A had begun to take over from client B
-    // has been given back to B, or given to A on all replicas.
+    // Whether the tables have changed since they were read. For example, a block that client A had begun to take over
+    // from client B was given back to B.
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {
@@ -433,7 +434,7 @@ struct DeadClientBlocks {
     /// The blocks that the client owns according to the block tables of all replicas.
     owned: BTreeSet<BlockId>,
     /// Blocks that the client owns on only some replicas, with the nodes of these. The client had begun to take the
-    /// block over, or to give it back, so it has not written there since.
+    /// block over, or to give it back, so the client has not written there since.
     partial: BTreeMap<BlockId, BTreeSet<MnId>>,
 }
 
@@ -507,7 +508,8 @@ impl DeadClientBlocks {
         Ok(())
     }
 
-    /// Returns the blocks with this content that the client owns according to the tables of all replicas.
+    /// Returns the blocks that have this kind of content and that the client owns according to the tables of all
+    /// replicas.
     fn owned_with(
         &self,
         view: &View,

@@ -118,7 +118,7 @@ fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec
 /// The bytes of a request before its kind: the frame's kind, the id and the deadline; then the cluster, here none.
 const CALL: [u8; 3] = [0, 5, 100];
 const NOBODYS: u8 = 0;
-/// The bytes of an answer before its kind: the id, and the mark of an answer.
+/// The bytes of an answer before the kind of its reply: the id, and a byte that says that it has a reply.
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 19;

@@ -10,9 +10,9 @@
 //!   Regions are placed from the low end, subtables from the high end. Extents of one kind have one size, so the
 //!   next extent exactly fits where an earlier one was released, and the pool does not fragment.
 //! * An extent is all zeros when it is reserved, because it is zeroed when it is released.
-//! * Each request of the master to reserve, release or lead an extent has the number of a view, and each extent the
-//!   number of the view for which it was reserved. So a late request about an extent that was released and reserved
-//!   again meanwhile changes nothing.
+//! * Each request of the master to reserve or release an extent, or to lead a region, has the number of a view, and
+//!   each extent the number of the view for which it was reserved. So a late request about an extent that was released
+//!   and reserved again meanwhile changes nothing.
 //! * A block has one owner at a time. The table in this module is authoritative. The pool holds a copy of it, 4
 //!   bytes for each block, at the start of the region, for recovery by one-sided READs. The node never reads the
 //!   copy back, because clients can write the pool.

@@ -33,7 +33,7 @@ use tokio::task::spawn_blocking;
 use crate::config::MemoryNodeConfig;
 use crate::logic::{HeartbeatReply, NodeEffect, NodeLogic};
 
-/// The first and the longest pause before the next request to join. The pause doubles with each request.
+/// The first and the longest pause between two requests to join. The pause doubles with each request.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
 /// The time from one heartbeat to the next, unless the answer takes longer. While no master takes note of the node,

@@ -120,7 +120,7 @@ impl<S: Service> RpcClient<S> {
         RpcClient { cluster, ..self.clone() }
     }
 
-    /// Returns a client of the same service over another connection, if the connection can be replaced.
+    /// Returns a client of the same service over another connection; inside the process, over the same connection.
     pub(super) fn with_own_connection(&self) -> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();

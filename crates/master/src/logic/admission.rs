@@ -37,7 +37,8 @@ struct AdmissionCandidate {
     identity: u64,
     token: Option<u64>,
     until_ms: u64,
-    /// The node has given all answers: it becomes a member with the next stable view, however long that takes.
+    /// Whether the node has given all answers. If so, it becomes a member with the next stable view, however long that
+    /// takes.
     is_ready: bool,
 }
 

@@ -154,7 +154,8 @@ impl MasterState {
     /// Records that a member runs, and no longer counts as failed.
     pub(super) fn trust(&mut self, node: MnId) {
         if self.cluster.failed.forget(node) {
-            // The problem of the failed member has possibly replaced the problem that replicas are missing.
+            // In the status, the problem of the failed member has possibly replaced the problem that replicas are
+            // missing.
             self.look_again();
         }
     }

@@ -38,7 +38,7 @@ pub(super) struct Fences {
 struct MemberFences {
     /// The sessions whose fence the member has not acknowledged.
     left: BTreeSet<ClientId>,
-    /// The time at which the member is told again, unless its answer comes.
+    /// The time at which the member is told again which sessions to fence, unless it answers before.
     again_ms: u64,
     /// The number of sessions fenced since the member was last told which sessions live.
     fenced: usize,

@@ -165,7 +165,8 @@ impl FormationProgress {
             FormationOutcome::Wait => {}
             FormationOutcome::Repeat(problem) => report(ctx, cluster, problem),
             FormationOutcome::Abort(problem) => {
-                // If another process has taken the node's place, a join or the next look shows this.
+                // If another process has taken the node's place, that process joins, or the next call to the node shows
+                // it.
                 ctx.decide(Decision::Departed(node));
                 self.hold(ctx, cluster, ctx.now_ms + RETRY_MS, problem);
             }

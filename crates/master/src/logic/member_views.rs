@@ -48,7 +48,7 @@ pub(super) struct MemberViews {
 #[derive(Debug, Default)]
 struct MemberView {
     number: u64,
-    /// The time at which the member is told again, unless its answer comes.
+    /// The time at which the member is told again which number to show, unless it answers before.
     again_ms: u64,
 }
 

@@ -36,8 +36,8 @@ impl ClusterFacts {
             .redundancy()
         {
             Redundancy::Replicated => places.len() < usable,
-            // Few nodes can hold another column, and the wait for such a node must not stop all other requests for
-            // regions.
+            // Few nodes can hold another column, and while the master waits for such a node, other requests for regions
+            // must not wait.
             _ => has_room(places),
         };
         self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes_region)

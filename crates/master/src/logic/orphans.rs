@@ -10,8 +10,8 @@ use super::refused;
 use crate::request_kinds::{HandOver, OrphanRequest};
 use crate::sessions::OrphanTaker;
 
-/// The time for which the master gives a block only for its own size class, because a session has seen that it is in
-/// use.
+/// The time for which the master gives a block only for its own size class, because a session has seen objects of the
+/// block in use.
 const USED_FOR_MS: u64 = 1_000;
 
 /// Gives a session an orphaned block, if one is suitable. Returns `None` if there is no view.

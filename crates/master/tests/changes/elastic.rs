@@ -1104,7 +1104,8 @@ fn members_may_be_lost_while_one_is_drained() {
 }
 
 /// Drains one of five nodes, which holds pairs without redundancy. After `crash_after` ticks the master crashes; or
-/// after `dies.0` ticks the drained node (`dies.1`) or the next node dies. Returns the drained node's name.
+/// after `dies.0` ticks the drained node (if `dies.1` is true) or the next node dies. Returns the drained node's name
+/// and the number of ticks.
 fn drain_single(
     crash_after: Option<usize>,
     dies: Option<(usize, bool)>,

@@ -62,8 +62,8 @@ impl EpochSessions {
     }
 }
 
-/// Returns whether epochs are held back: then operations of the newest epoch so far possibly end, but no later epoch
-/// passes.
+/// Returns whether a session or job holds epochs back: `passed` gets no further than the epoch that was the newest at
+/// first.
 fn is_held(sessions: &mut EpochSessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();
