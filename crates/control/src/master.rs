@@ -32,7 +32,7 @@ pub struct Orphan {
 pub struct ClusterEpochs {
     /// The newest epoch of the cluster.
     pub newest: u64,
-    /// An epoch before which all operations have ended, in all sessions.
+    /// An epoch. All operations of earlier epochs have ended, in all sessions.
     pub passed: u64,
     /// An epoch for which this is true: all objects that were freed by operations of earlier epochs have their free
     /// bits set, or will never have them set.
@@ -286,7 +286,7 @@ pub enum MasterReply {
         view: Option<ViewUpdate>,
         /// Those of the process's sessions that are fenced. The process must not use them any more.
         expelled: Vec<ClientId>,
-        /// The newest epoch, and the epoch before which all operations have ended.
+        /// The progress of epochs in the cluster.
         epochs: ClusterEpochs,
         /// The newest epoch when the heartbeat arrived. All operations that had begun before the heartbeat was sent
         /// belong to this epoch or to earlier ones.
@@ -395,7 +395,7 @@ pub struct Status {
     pub cluster: Option<ClusterId>,
     /// Number of memory nodes that the cluster needs to form.
     pub expected_memory_nodes: u32,
-    /// Memory nodes that have joined, ordered by id, including lost ones.
+    /// Memory nodes that have joined, ordered by id, including lost and drained ones.
     pub members: Vec<MemberStatus>,
     /// Number of replicas of the subtable that has the fewest.
     pub index_replicas: u8,

@@ -146,9 +146,10 @@ pub enum NodeRequest {
         /// The request about blocks that the session makes.
         request: BlockRequest,
     },
-    /// A request of a job of the master. A repairer runs jobs with growing numbers. The node refuses the requests of a
-    /// job after it has answered a later job of the same repairer, and all requests of a fenced repairer. So no request
-    /// that a job has given up takes effect after later work. The answer is that of the request inside.
+    /// A request of a job of the master. The master's session for jobs, the *repairer*, runs jobs with growing numbers.
+    /// The node refuses the requests of a job after it has answered a later job of the same repairer, and all requests
+    /// of a fenced repairer. So no request that a job has given up takes effect after later work. The answer is that of
+    /// the request inside.
     OfJob {
         /// The session under which the job runs.
         repairer: ClientId,

@@ -62,7 +62,8 @@ pub struct MasterConfig {
     /// With a shared store: the file of the certificate authorities that sign the certificates of its members, which
     /// are then reached over TLS. None by default.
     pub store_ca: Option<PathBuf>,
-    /// With `store_ca`: the files of this master's certificate and key, if the store demands them.
+    /// With `store_ca`: the file of this master's certificate, if the store demands one. Then `store_key` is needed,
+    /// too.
     pub store_cert: Option<PathBuf>,
     /// File with the private key that belongs to `store_cert`.
     pub store_key: Option<PathBuf>,

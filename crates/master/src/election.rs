@@ -237,7 +237,7 @@ where
         Ok(LeadershipLease { id: granted.id, tenure, renewals })
     }
 
-    /// Stands by until no candidate is older than this one. Returns its candidacy.
+    /// Stands by until no candidate is older than this master. Returns this master's candidacy.
     async fn wait_elected(
         &self,
         etcd: &Etcd,

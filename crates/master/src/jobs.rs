@@ -33,7 +33,8 @@ use futures_util::future::try_join_all;
 /// A task for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MasterJob {
-    /// Do the work of the stage *transforming* of a view change.
+    /// Make the replicas in the scope of a view change equal, and fill new replicas: the work of the stage
+    /// *transforming*.
     Transform {
         /// Clients that have expired and are not recovered. The clients that had not acknowledged the view when the
         /// stage began are fenced at all members.

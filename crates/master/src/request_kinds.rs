@@ -28,7 +28,7 @@ pub enum RoutedRequest {
 pub enum HostRequest {
     /// [`MasterRequest::Events`].
     Events {
-        /// The serial number of the newest event that the asker knows; 0 for none.
+        /// The serial number of the newest event that the sender knows; 0 for none.
         after: u64,
     },
     /// [`MasterRequest::ViewPiece`]. If there is no view, the logic answers instead ([`ClusterRequest::ViewPiece`]).
@@ -129,7 +129,7 @@ pub enum FormedRequest {
     },
     /// [`MasterRequest::GetView`].
     GetView {
-        /// The number of the view that the asker has; 0 for none.
+        /// The number of the view that the sender has; 0 for none.
         newer_than: u64,
     },
     /// [`MasterRequest::Owners`].

@@ -614,7 +614,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         match request {
             HostRequest::Events { after } => {
                 let (events, newest) = self.journal.after(after);
-                // Sending fails if the asker does not wait for the reply any more.
+                // Sending fails if no task waits for the reply any more.
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 None
             }
@@ -678,7 +678,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
             }
             MasterAction::Reply { token, mut reply } => {
                 view_pieces::shorten(&mut reply, self.logic.view());
-                // Sending fails if the asker has gone, so that no task waits for the reply.
+                // Sending fails if no task waits for the reply any more.
                 if let Some(waiting) = self.waiting.remove(&token) {
                     let _gone = waiting.send(reply);
                 }

@@ -70,10 +70,11 @@ pub struct SessionState {
     pinned_in: u64,
     /// See [`SessionHeartbeat::frees_in`].
     frees_in: u64,
-    /// The time of the session's last heartbeat, or of its opening, in listened milliseconds; 0 if the session is
-    /// restored from the store and has sent this process no heartbeat.
+    /// The time of the session's last heartbeat, or of its opening, in listened milliseconds (see `failure_detector`);
+    /// 0 if the session is restored from the store and has sent this process no heartbeat.
     pub heard_ms: u64,
-    /// The time at which the session's process last asked for a piece of a view, in listened milliseconds.
+    /// The time at which the session's process last asked for a piece of a view, in listened milliseconds (see
+    /// `failure_detector`).
     pub fetched_ms: Option<u64>,
     /// The connection of the session's last heartbeat, if there was one.
     pub connection: Option<u64>,
@@ -184,7 +185,8 @@ impl SessionRegistry {
         self.expired.keys().copied()
     }
 
-    /// Returns the time of the last heartbeat of each expired session, in listened milliseconds.
+    /// Returns the time of the last heartbeat of each expired session, in listened milliseconds (see
+    /// `failure_detector`).
     pub fn expired_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
         self.expired.values().map(|session| session.heard_ms)
     }

@@ -34,7 +34,7 @@ pub struct ClusterSettings {
     pub memory_nodes: u32,
     /// The number of replicas of every index subtable, with the primary: 1..=5.
     pub index_replicas: u8,
-    /// The number of replicas of every region, with the primary: 1..=5.
+    /// The number of replicas of every replicated region, with the primary: 1..=5.
     pub data_replicas: u8,
     /// The number of keys that the index is sized for.
     pub index_keys: u64,

@@ -1,4 +1,4 @@
-//! The calling side of the master, of which there may be several.
+//! The calling side of the master, of which there can be several.
 //!
 //! The address of the master is one `host:port`, or several separated by commas: one of these masters leads, the others
 //! stand by and answer [`MasterReply::NotLeader`]. A [`MasterClient`] first asks the master that answered last. If a

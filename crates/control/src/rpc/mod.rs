@@ -15,7 +15,7 @@
 //!   another cluster at an address that its own cluster used before.
 //! * A call has a deadline. After the deadline the request can still take effect: the messages are designed so that
 //!   this does no harm. For the same reason no request is repeated without the caller's knowledge. The client of the
-//!   master, of which there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
+//!   master, of which there can be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
 //! * A handler that was started runs to its end, even if its caller has given up.
 //! * The resources that unauthenticated and broken peers can take from a server are bounded (module `connections`,
 //!   [`Limits`]).

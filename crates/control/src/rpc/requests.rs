@@ -171,7 +171,7 @@ impl<S: Service> RequestReader<S> {
             // The frames of requests that run are counted elsewhere now. No other frame takes memory any more.
             self.guest.iter().for_each(RpcConnection::end_frame);
         }
-        // The connection ends now; otherwise it would end only when the last answer is sent, which may take long.
+        // The connection ends now; otherwise it would end only when the last answer is sent, which can take long.
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 

@@ -7,8 +7,8 @@
 //! * The master makes a change whose scope has all subtables with a primary on the barred member. The change loses no
 //!   member; if the barred member is lost, the change that removes it settles these subtables as well.
 //! * Members raise the view number that they show to the number of that change, and report their bars. From then on
-//!   they bar no member for sessions that are pinned by an earlier view. So before the change leaves *frozen*, its
-//!   scope is widened by the subtables of all primaries that the reported bars name.
+//!   they bar no member for sessions that are pinned by an earlier view. So before the change leaves *frozen*, the
+//!   subtables of all primaries that the reported bars name are added to its scope.
 //! * When the change is complete, and not before, the master tells members to take back the bars that the change has
 //!   settled: bars that were set in earlier views than the change's own.
 //!
@@ -100,8 +100,8 @@ impl BarSettlement {
         write
     }
 
-    /// Widens the scope of a change by the subtables of all barred primaries. All members show the number of the
-    /// change, which is about to leave *frozen*. Returns whether any subtable was missing in the scope.
+    /// Adds the subtables of all barred primaries to the scope of a change. All members show the number of the change,
+    /// which is about to leave *frozen*. Returns whether any subtable was missing in the scope.
     pub fn widen_scope(
         &self,
         ctx: &mut EventContext<'_>,

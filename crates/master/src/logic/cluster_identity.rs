@@ -41,7 +41,7 @@ use crate::settings::LeaseSettings;
 /// master remembers.
 const MAX_MENTIONED: usize = 16;
 const MAX_STRANGERS: usize = 1024;
-/// The limit on the number of forgotten candidates that the master remembers.
+/// The limit on the number of forgotten nodes whose identities the master remembers.
 const MAX_FORGOTTEN: usize = 1024;
 
 /// The cluster that this master leads, and the other clusters that it knows of.
@@ -53,14 +53,16 @@ pub(super) struct ClusterIdentity {
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have sent requests to this master.
     strangers: BTreeSet<ClusterId>,
-    /// The identities of candidates that this process has forgotten while the own cluster had no view.
+    /// The identities of memory nodes that had joined, and that this process has forgotten while this master's cluster
+    /// had no view.
     forgotten: BTreeSet<u64>,
-    /// Whether an operator has requested the own cluster, from this process or from an earlier process of this master.
+    /// Whether an operator has requested this master's cluster, from this process or from an earlier process of this
+    /// master.
     is_new: bool,
     /// Whether the store has records of a cluster, but does not name that cluster.
     has_leftovers: bool,
-    /// The kind of process that has shown that the own cluster exists already, though this master has not formed it;
-    /// `None` if no process has shown this.
+    /// The kind of process that has shown that the cluster which this master is to form exists already; `None` if no
+    /// process has shown this.
     exists: Option<&'static str>,
 }
 
@@ -70,12 +72,12 @@ impl ClusterIdentity {
         self.own
     }
 
-    /// Returns whether an operator has requested the own cluster, from this process or an earlier one of this master.
+    /// Returns whether an operator has requested this master's cluster, from this process or from an earlier one.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Returns whether the own cluster is known to exist, though this master has no view of it.
+    /// Returns whether the cluster that this master is to form is known to exist already.
     pub fn exists(&self) -> bool {
         self.exists.is_some()
     }
@@ -106,7 +108,7 @@ impl ClusterIdentity {
         ClusterIdentity { destroyed, ..ClusterIdentity::default() }
     }
 
-    /// Records that a candidate is forgotten, though it possibly knows the number of the own cluster.
+    /// Records that a memory node is forgotten that had joined. It possibly knows the number of this master's cluster.
     pub fn note_forgotten(&mut self, identity: u64) {
         if self.forgotten.len() < MAX_FORGOTTEN {
             self.forgotten.insert(identity);
@@ -226,8 +228,8 @@ impl ClusterIdentity {
         MasterReply::Done
     }
 
-    /// Notes that a request names the own cluster. Before that cluster is formed, only memory nodes that this master
-    /// has named know its number; any other process knows the number from an earlier view, so the cluster exists
+    /// Notes that a request names this master's cluster. Before that cluster is formed, only memory nodes that this
+    /// master has named know its number; any other process knows the number from an earlier view, so the cluster exists
     /// already.
     fn detect_existing_cluster(
         &mut self,

@@ -32,7 +32,7 @@ use super::context::EventContext;
 use super::facts::ClusterFacts;
 use super::failure_detector::FailureDetector;
 
-/// The members' reports to this master, and the time of contact.
+/// The members' reports to this master, and the time of contact (see the module's description).
 #[derive(Debug, Default)]
 pub(super) struct Contact {
     /// A random number that identifies this master in its answers.

@@ -155,8 +155,8 @@ impl<'a> EventContext<'a> {
         self.push(MasterAction::Tell(Level::Warn, None, text.into()));
     }
 
-    /// Decides that a member or candidate is called, once. Returns the call's token, or `None` if there is no such
-    /// node.
+    /// Decides that a member, or a node that has joined but is no member yet, is called once. Returns the call's token,
+    /// or `None` if there is no such node.
     pub fn call(
         &mut self,
         roster: &Roster,

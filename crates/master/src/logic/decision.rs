@@ -1,4 +1,4 @@
-//! The decisions of the concerns.
+//! The decisions of the *concerns*, which are the parts of the master's logic.
 //!
 //! A concern changes only its own state. Every other consequence is a decision, added to the
 //! [`EventContext`](super::context::EventContext). Only [`apply`](super::apply) carries decisions out, in the order in
@@ -15,7 +15,7 @@ use super::change_rotation::ChangePurpose;
 use crate::jobs::MasterJob;
 use crate::record::RecordWrite;
 
-/// A decision on an event, which changes the state of another concern or the cluster.
+/// A decision on an event, which changes the state of another part of the logic (a *concern*) or of the cluster.
 #[derive(Debug)]
 pub(super) enum Decision {
     /// Have the host carry out this action.
@@ -28,7 +28,7 @@ pub(super) enum Decision {
     Leave { node: MnId, view: Box<NextView> },
     /// Record that a member has failed; the next view removes it if possible.
     Suspect { node: MnId, why: String },
-    /// Record that a node is silent: a member counts as failed, a candidate is forgotten.
+    /// Record that a node is silent: a member counts as failed; a node that is not a member yet is forgotten.
     NodeSilent { node: MnId, why: &'static str },
     /// Record that a member has answered, and no longer counts as failed.
     Trust(MnId),

@@ -15,7 +15,7 @@ use super::member_loss::FailedMembers;
 use super::roster::Roster;
 use crate::sessions::{SessionRegistry, SessionState};
 
-/// The facts about the cluster that several concerns use.
+/// The facts about the cluster that several parts of the logic use.
 #[derive(Debug)]
 pub(super) struct ClusterFacts {
     /// The view in force; `None` while the cluster is forming.

@@ -153,8 +153,8 @@ impl MasterState {
     }
 }
 
-/// Returns a candidate that can be forgotten to make room for another one: an absent one, otherwise one that has not
-/// sent a heartbeat since it joined.
+/// Returns a node that is no member and can be forgotten to make room for another node: an absent one, otherwise one
+/// that has not sent a heartbeat since it joined.
 fn idle_candidate(cluster: &ClusterFacts, detector: &FailureDetector) -> Option<MnId> {
     let waits = |node: &MnId| !cluster.in_view(*node);
     let nodes = || cluster.roster.nodes().map(|member| member.node).filter(waits);

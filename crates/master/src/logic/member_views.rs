@@ -64,8 +64,8 @@ impl MemberViews {
         self.number = number;
     }
 
-    /// Forgets the members of earlier views, because no session reads by these views any more. Returns the writes,
-    /// which have to be made durable together with what depends on this.
+    /// Forgets the members of earlier views, because no session uses these views any more. Returns the writes, which
+    /// have to be made durable together with what depends on this.
     pub fn settle(&mut self) -> Vec<RecordWrite> {
         let is_settled = std::mem::take(&mut self.former).is_empty();
         if is_settled { Vec::new() } else { vec![RecordWrite::Remove(FORMER_KEY.into())] }
@@ -81,7 +81,7 @@ impl MemberViews {
         self.number
     }
 
-    /// Returns whether no session reads by a view with other members than the present ones.
+    /// Returns whether no session uses a view with other members than the present ones.
     pub fn is_settled(&self) -> bool {
         self.former.is_empty()
     }
@@ -158,7 +158,7 @@ impl MemberViews {
     }
 
     /// Returns whether all members show the number, except failed ones that the view cannot do without. This is enough
-    /// for a change that loses no member: if a session has made backup reads by an earlier view, because these failed
+    /// for a change that loses no member: if a session has made backup reads in an earlier view, because these failed
     /// members bar another one, that session has acknowledged the change by now, or is fenced.
     fn is_shown_by_all_there(&self, cluster: &ClusterFacts) -> bool {
         self.all_show_except(|node| cluster.failed.has(node))
@@ -173,8 +173,8 @@ impl MemberViews {
         }
     }
 
-    /// Returns whether the frozen change is allowed to take effect: no session reads by an earlier view at a member
-    /// that the change removes. `settles_bars` tells whether the change also waits for the bars of all members.
+    /// Returns whether the frozen change is allowed to take effect: no session that uses an earlier view reads from a
+    /// member that the change removes. `settles_bars` tells whether the change also waits for the bars of all members.
     pub fn may_take_effect(
         &self,
         cluster: &ClusterFacts,

@@ -128,7 +128,8 @@ pub(super) enum MemoryCall {
     Waits { call: u64 },
     /// The call for memory for which the session has waited has ended.
     Ended,
-    /// The call for memory for which the session has waited has ended, and was in vain.
+    /// The call for memory for which the session has waited has ended in vain: no usable memory was handed on for it,
+    /// and no session will free memory soon.
     InVain,
 }
 

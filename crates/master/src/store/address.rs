@@ -121,7 +121,7 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Returns host and port of a member of etcd. Without a port in the text, returns the default port.
+/// Returns host and port of a member of etcd, with the default port if the text names none.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
         // In an address in brackets, the last colon can be inside of the brackets.

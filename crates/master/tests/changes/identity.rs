@@ -81,7 +81,7 @@ fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
     comes_back(world, own);
 }
 
-/// Asks a master over an empty store to form a cluster of the number of one whose nodes are present.
+/// Asks a master over an empty store to form a cluster with the number of a cluster whose nodes are present.
 fn formed_again(forms_after_ms: u64) -> TickCluster {
     let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));

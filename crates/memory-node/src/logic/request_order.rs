@@ -6,10 +6,11 @@
 //! requests have numbers, and each request says which requests of its session have ended. A request is refused if a
 //! later request has said that the earlier one has ended.
 //!
-//! The same holds for jobs. A job that got no answer has ended, and the next job begins. A late request of the old
-//! job, with for example an outdated table of owners, can arrive when the new job is complete and sessions have
-//! gone on. Jobs run one at a time, so all requests of a job have one number. A repairer that is given up is fenced
-//! before another repairer works, and none of its requests has an effect from then on.
+//! The same holds for jobs. A job that got no answer has ended, and the next job begins. A late request of the old job,
+//! with for example an outdated table of owners, can arrive when the new job is complete and sessions have gone on.
+//! Jobs run one at a time, so all requests of a job have one number. If the session under which jobs run (the
+//! *repairer*) is given up, it is fenced before another repairer works. From then on, none of its requests has an
+//! effect.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use super::{NodeDecision, NodeEffect, NodeLogic, NodeResult, check_client_id};
 /// the oldest last requests is forgotten.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// The progress of the requests of each session, and of each repairer's jobs.
+/// The progress of the requests of each session, and of the jobs under each of the master's sessions.
 #[derive(Debug, Default)]
 pub(super) struct NodeRequestOrder {
     sessions: BTreeMap<ClientId, NodeRequestProgress>,
