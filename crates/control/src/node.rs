@@ -236,7 +236,7 @@ pub enum BlockRequest {
         from: ClientId,
         /// The owner of the block after this request.
         to: ClientId,
-        /// Whether to refuse if `from` has been fenced.
+        /// Whether to refuse if `from` has been fenced and is possibly not recovered yet.
         unless_fenced: bool,
         /// Whether to refuse if `to` already owns the block.
         once: bool,

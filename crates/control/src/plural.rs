@@ -1,4 +1,4 @@
-//! Counts in the texts of messages.
+//! Counts with their nouns, for the texts of messages.
 
 /// Returns a count with its noun: `1 region`, `2 regions`.
 pub fn count_with_noun<N: TryInto<u64>>(count: N, what: &str) -> String {

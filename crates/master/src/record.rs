@@ -31,7 +31,7 @@ pub enum MasterRecord {
     View(View),
     /// A bound of client ids: ids below `end` have possibly been assigned to sessions.
     ClientIds {
-        /// The first client id that was not assigned.
+        /// The end of the range of client ids that are reserved: no id from `end` on has been assigned.
         end: u32,
     },
     /// A session that has been opened, and neither closed nor recovered.
@@ -49,7 +49,7 @@ pub enum MasterRecord {
     Orphan(Orphan),
     /// A bound of epochs: epochs before `end` have possibly begun.
     Epochs {
-        /// The first epoch that has not begun.
+        /// The end of the range of epochs that are reserved: no epoch from `end` on has begun.
         end: u64,
     },
     /// A member that is being drained.

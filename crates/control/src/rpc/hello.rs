@@ -87,7 +87,7 @@ pub const CONTROL: VersionRange = VersionRange::only("control protocol", VERSION
 /// The other end of a connection that is not the expected service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnexpectedPeer {
-    /// Something else, described by a text.
+    /// The other end is something else, which the text describes.
     Other(String),
     /// The other end is the expected kind of service, but speaks another version.
     Version(VersionError),

@@ -47,7 +47,7 @@ impl FailedMembers {
 /// The failed members without which no view can be made.
 #[derive(Debug, PartialEq, Eq)]
 struct HopelessLoss {
-    /// The number of the view that was in force.
+    /// The number of the view that was in force when their removal was impossible.
     view: u64,
     gone: BTreeSet<MnId>,
 }
