@@ -426,7 +426,7 @@ pub enum NodeRefusal {
         /// The length of the longest free part of the pool, in bytes.
         free_bytes: u64,
     },
-    /// All blocks of the regions of which the node is the primary have owners.
+    /// No region of which the node is the primary has a free block that this request is allowed to get.
     #[error("no free block")]
     NoFreeBlock,
     /// The block table names another owner.

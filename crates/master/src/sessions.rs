@@ -394,8 +394,8 @@ impl SessionRegistry {
         self.limbo.values_mut().for_each(|given| given.retain(|left| !is_outdated(left)));
     }
 
-    /// Forgets for each block whose time is over that it was in use, because some of its objects have possibly been
-    /// freed.
+    /// Forgets that blocks were in use whose times are over, because some of their objects have possibly been freed
+    /// since.
     pub fn forget_used(&mut self, now_ms: u64) {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }

@@ -250,8 +250,8 @@ impl FailureDetector {
         gone.collect()
     }
 
-    /// Returns the sessions that have not acknowledged the view in force in time. All other sessions wait for them.
-    /// Sessions in `gone` are left out.
+    /// Returns the sessions that have not acknowledged in time the view that is in force. All other sessions wait for
+    /// them. Sessions in `gone` are left out.
     fn late_sessions(
         &self,
         cluster: &ClusterFacts,
@@ -281,8 +281,8 @@ impl FailureDetector {
         self.is_over(self.view_heard_ms, lease)
     }
 
-    /// Returns whether the leases of all expired sessions have ended by their own clocks. A session can expire because
-    /// its connection broke, right after a heartbeat.
+    /// Returns whether the leases of all expired sessions have ended, also by the sessions' own clocks. A session can
+    /// expire because its connection broke, right after a heartbeat.
     pub fn expired_leases_are_over(&self, cluster: &ClusterFacts, lease: LeaseSettings) -> bool {
         cluster.sessions.expired_heard_ms().all(|heard_ms| self.is_over(heard_ms, lease))
     }
