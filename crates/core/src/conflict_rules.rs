@@ -15,8 +15,8 @@
 //!
 //! [`Winner`] is a permission: only the rules make one, and an operation needs one to change the primary.
 //!
-//! When a memory node is lost, writers may have stopped anywhere in their rounds, so the remaining replicas of a slot
-//! may differ. [`settled_word`] chooses the word that all of them get:
+//! When a memory node is lost, writers have possibly stopped anywhere in their rounds, so the remaining replicas of a
+//! slot can differ. [`settled_word`] chooses the word that all of them get:
 //!
 //! * It is the word of any remaining backup, or of the primary if no backup is left. A word that was acknowledged or
 //!   read is on all backups, so any backup shows it.
@@ -28,7 +28,7 @@
 //! * If the backup's word and the primary's have the same identity in different states, and the primary's is neither
 //!   free nor tentative, the primary's word is chosen. It was committed, and its writer changed nothing afterwards, so
 //!   the backup's word is damaged.
-//! * A tentative word becomes the free word of the same identity: its INSERT may have been about to find a duplicate,
+//! * A tentative word becomes the free word of the same identity: its INSERT was possibly about to find a duplicate,
 //!   and was not acknowledged.
 //! * A word whose INSERT had begun to withdraw on another backup becomes the free word of the same identity, too.
 

@@ -87,7 +87,7 @@ impl EndedClients {
             return;
         }
         let living = said.clients.iter().copied().filter(|client| {
-            // A fenced client stays fenced, although the master may still list it as living.
+            // A fenced client stays fenced, although the master's report possibly still lists it as living.
             !self.has_ended(*client) || self.is_fenced(*client)
         });
         self.living = living.collect();

@@ -4,7 +4,7 @@
 //! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum of `1 / ((k + i) xor j)` times chunk `j`
 //! over all data chunks `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d. Every square submatrix of such
 //! a matrix can be inverted, so every loss of up to `m` chunks can be repaired. Chunks lie in the memory of a cluster,
-//! so the code is part of its layout: another implementation of [`ErasureCode`] may be faster, but has to compute the
+//! so the code is part of its layout: another implementation of [`ErasureCode`] can be faster, but has to compute the
 //! same bytes. ISA-L's Cauchy code computes them too.
 
 use alloc::vec::Vec;

@@ -6,7 +6,8 @@
 //! * [`Backoff`]: pauses between attempts;
 //! * [`Blocks`]: the source of memory, and its exchange with other sessions;
 //! * [`Views`]: the newest view, and the validity of an older one;
-//! * [`Epochs`]: the epochs in which operations are pinned, and the reuse of memory that they may know;
+//! * [`Epochs`]: the epochs in which operations are pinned, and the times at which memory that they possibly know can
+//!   be reused;
 //! * [`Reports`]: findings that other processes should act on.
 //!
 //! [`Host`] combines them.
@@ -26,7 +27,7 @@ use crate::view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp;
 
-/// The answer to a request for a block, unless the request failed.
+/// The host's answer to an operation that requests a block. If the request fails, the operation gets an error instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockAnswer {
     /// A block, which belongs to the session now.
@@ -41,16 +42,16 @@ pub enum BlockAnswer {
     NewerView,
 }
 
-/// The answer to a request for a larger index.
+/// The host's answer to an operation that requests a larger index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexGrowthAnswer {
-    /// A newer view has come, in which the index may be larger.
+    /// A newer view has come, in which the index is possibly larger.
     NewerView,
     /// No memory node has room for a larger index.
     Full,
-    /// No answer has come in time.
+    /// The request was not answered in time.
     GaveUp,
-    /// The subtable is as deep as the index may be ([`View::deepest`]).
+    /// The subtable has the largest allowed depth ([`View::deepest`]).
     TooDeep,
 }
 
@@ -90,7 +91,7 @@ pub trait Blocks {
     /// Waits a little, so that memory nodes possibly have free blocks again. Ends early if a newer view comes.
     fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
-    /// Waits a little for blocks that other sessions may hand over.
+    /// Waits a little for blocks that other sessions possibly hand over.
     fn await_others(&self) -> impl Future<Output = ()>;
 
     /// Ends the search for a block for a slab, whether or not it succeeded.
@@ -99,7 +100,7 @@ pub trait Blocks {
     /// Returns whether, when a block was last refused, no session was doing anything that frees memory.
     fn is_exhausted(&self) -> bool;
 
-    /// Returns whether a session has called for memory since this function was last called.
+    /// Returns whether a session has asked other sessions for memory since the last call of this function.
     fn take_memory_call(&self) -> bool;
 
     /// Returns whether blocks for log objects are so scarce that sessions lend theirs: the pool had no such block left,
@@ -131,8 +132,8 @@ pub trait Views {
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
     /// Asks for a larger index, because a subtable has no free slot for a key, and waits until there is a newer view
-    /// than `view`, in which the index may be larger. Returns early if no such view will come. The operation is pinned
-    /// by no view while it waits.
+    /// than `view`, in which the index is possibly larger. Returns early if no such view will come. The operation is
+    /// pinned by no view while it waits.
     fn grow_index(
         &self,
         subtable: u32,
@@ -143,17 +144,17 @@ pub trait Views {
     /// effect.
     fn has_valid_lease(&self) -> bool;
 
-    /// Lets the other members bar a member that does not answer, for a session without a valid lease, in a stable view.
-    /// Asks those members that do not bar it yet, but not at every call. Returns the members that bar it, if they are
-    /// more than half of all members and a lease has passed since more than half of them did. No lease that was valid
-    /// then is valid any more.
+    /// Asks the other members to bar a member that does not answer, for a session without a valid lease, in a stable
+    /// view. Asks only members that do not bar it yet, and not at every call. Returns the members that bar it, if they
+    /// are more than half of all members, and the length of a lease has passed since more than half of all members
+    /// barred it. Leases that were valid at that moment have run out.
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
 /// The epochs in which operations are pinned, and the end of operations that possibly know freed memory.
 pub trait Epochs {
     /// Returns the local epoch, a number that grows when a view or an epoch arrives. Once the arrival of a view has
-    /// begun a local epoch, [`Views::newer_view`] returns that view; it may return the view a little earlier.
+    /// begun a local epoch, [`Views::newer_view`] returns that view; it possibly returns the view a little earlier.
     fn local_epoch(&self) -> u64;
 
     /// Tells the keeper the oldest pinned local epoch. All threads see this in one order with [`Epochs::local_epoch`]:
@@ -171,12 +172,12 @@ pub trait Epochs {
     /// Publishes the local epoch since which freed objects wait for their free bits to be set.
     fn publish_freed(&self, since: Option<u64>);
 
-    /// Publishes that an operation that is pinned in an older local epoch than the published one has freed an object.
-    /// Callers are allowed to call this while bits are being set.
+    /// Publishes that an operation that is pinned in an older local epoch than the one given to
+    /// [`Epochs::publish_freed`] has freed an object. Callers are allowed to call this while free bits are being set.
     fn publish_older(&self, since: u64);
 
-    /// Returns whether the session is allowed to set the free bits now. If it is not, no process waits for the
-    /// published objects any more, and their bits must stay as they are.
+    /// Returns whether the session is allowed to set the free bits now. If it is not, no process waits any more for the
+    /// free bits of the published objects, and these bits must stay as they are.
     fn may_set_free(&self) -> bool;
 
     /// Returns the newest epoch that the session knows. While one master leads, the newest epoch of the cluster is at
@@ -193,7 +194,7 @@ pub trait Epochs {
     fn has_passed(&self, mark: u64) -> bool;
 
     /// Returns whether a mark [has passed](Epochs::has_passed), and the free bits of all objects that operations from
-    /// before the mark have freed are set, except bits that never will be.
+    /// before the mark have freed are set, except bits that will never be set.
     fn is_settled(&self, mark: u64) -> bool;
 }
 

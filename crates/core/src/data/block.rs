@@ -34,7 +34,7 @@ impl<'v> BlockLocation<'v> {
         self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
     }
 
-    /// Returns the number of the view since which the valid free bitmap is at that place.
+    /// Returns the number of the view since which the valid free bitmap is at [`BlockLocation::bitmap`].
     #[inline]
     pub fn primary_since(self) -> u64 {
         self.region.primary_since()
@@ -52,8 +52,8 @@ impl<'v> BlockLocation<'v> {
 /// The number of zero bytes that one phase writes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Overwrites the free bitmaps of a region with zeros. No owner clears bits while this runs. A session may set bits
-/// while this runs; zeros may then overwrite the bits, as if they had been set earlier.
+/// Overwrites the free bitmaps of a region with zeros. No owner of a block clears bits while this runs. Sessions can
+/// set bits while this runs; zeros possibly overwrite these bits, as if they had been set earlier.
 pub(crate) async fn clear_bitmaps<F: Fabric>(
     fabric: &F,
     geometry: &Geometry,

@@ -2,8 +2,9 @@
 //!
 //! An object is a stripe, whose chunks lie at the same offset of all columns ([`layout`](crate::layout)). Any `k` good
 //! chunks that agree are enough for the *whole* object. The object is *complete* when all columns of the region contain
-//! their chunks. No CAS names the object earlier, so recovery never has to complete one. A lost column takes its chunk
-//! number along. A new column gets the number of the column that it replaces, otherwise the smallest missing number.
+//! their chunks. No CAS names the object earlier, so recovery never has to complete one. When a column is lost, the
+//! region lacks the column's chunk number. A new column gets the chunk number of the column that it replaces or, if it
+//! replaces none, the smallest missing number.
 
 mod fill_columns;
 
@@ -44,7 +45,7 @@ pub struct Columns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OrientedState {
     orientation: Orientation,
-    /// Whether the region's objects are written without parity, so that some of them may lack it.
+    /// Whether the region's objects are written without parity, so that some objects possibly lack it.
     may_lack_parity: bool,
 }
 
@@ -73,7 +74,7 @@ impl Columns {
         self.oriented.is_some()
     }
 
-    /// Whether some of the region's objects may lack parity.
+    /// Whether some of the region's objects possibly lack parity.
     pub fn may_lack_parity(&self) -> bool {
         self.oriented.is_some_and(|oriented| oriented.may_lack_parity)
     }
@@ -82,7 +83,7 @@ impl Columns {
         self.oriented.iter_mut().for_each(|oriented| oriented.may_lack_parity = may);
     }
 
-    /// Returns the least number of columns with which the region's objects survive.
+    /// Returns the smallest number of columns that have to remain so that the region's objects survive.
     fn least(&self) -> usize {
         match self.oriented {
             Some(OrientedState { orientation, may_lack_parity: true }) => {
@@ -177,7 +178,7 @@ pub(super) fn write_parity_of(
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), &[]);
 }
 
-/// Posts the WRITEs of those chunks of an object that have these numbers.
+/// Posts the WRITEs of those chunks of an object whose numbers are in `written`.
 fn write_chunks(
     columns: &Columns,
     at: ObjectLocation<'_>,
@@ -260,7 +261,8 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    // Parity is possibly left from a much earlier use of the object whose identity has recurred by now.
+                    // Parity is possibly left from a much earlier use of the object, in which the object had the same
+                    // identity.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
                     return Err(if proves { FetchResult::OtherKey } else { FetchResult::Stale });
                 }
@@ -275,7 +277,8 @@ pub(super) fn fetched(
     Ok(fetched.map_or_else(|other| other, |bytes| FetchResult::Value(room.part(0, bytes as u32))))
 }
 
-/// See [`ObjectLocation::read_at`]. Returns a place in a data column, because parity columns may lack the object.
+/// See [`ObjectLocation::read_at`]. Returns a place in a data column, because parity columns possibly lack the object's
+/// chunks.
 #[cold]
 pub(super) fn read_at(
     columns: &Columns,
@@ -325,9 +328,9 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
-    // Parity of an EC-oriented object may be left from a much earlier life, with an identity that has come back by now.
-    // So it is trusted only if it agrees with the data. Without good data it is trusted if the object cannot lack
-    // parity.
+    // Parity of an EC-oriented object is possibly left from a much earlier use of the object, with the same identity.
+    // So parity is used only if it agrees with a good data chunk or, if no data chunk is good, only if the object
+    // cannot lack parity.
     let may_be_older =
         |(read, _): &&(PlaceRead, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));
@@ -359,8 +362,8 @@ pub(super) fn judge(
         Some((agree, key as u32, value as u32))
     });
     let Some((agree, key_bytes, value_bytes)) = made else {
-        // Too few chunks are good to tell which ones are damaged, so all are noted as damaged. But if the object may
-        // lack parity, that may be the only reason, so only bad data chunks are noted.
+        // Too few chunks are good to tell which ones are damaged, so all are noted as damaged. But if the object
+        // possibly lacks parity, its missing parity can be the only reason, so only bad data chunks are noted.
         let is_damaged = |read: &PlaceRead| !reads.may_lack_parity || !good.contains(&read.chunk);
         let read = spans.iter().map(|(read, _)| *read);
         found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));

@@ -1,9 +1,9 @@
 //! Completion of objects that are whole on some of their places only.
 //!
-//! A speculative write ([`store`](crate::store)) may have left its word on a backup whose node has the complete object,
-//! while other memory nodes lack the object. A process that continues the round of another session completes the object
-//! first. Recovery does so before it resumes a write, settling before it changes a slot, and a change before it copies
-//! a region. The paper has no such writes.
+//! A speculative write ([`store`](crate::store)) has possibly left its word on a backup whose node has the complete
+//! object, while other memory nodes lack the object. A process that continues the round of another session completes
+//! the object first. Recovery does so before it resumes a write, settling does so before it changes a slot, and a view
+//! change does so before it copies a region. The paper has no speculative writes.
 //!
 //! Only incomplete objects are written. An object whose word some session has read is complete, so it is left as it is.
 
@@ -18,8 +18,8 @@ use crate::view::MAX_REPLICAS;
 /// The largest number of bytes that are read in one phase, except for a single object that has more.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Completes the objects that these words refer to, if their bytes are whole on any place. No other process is allowed
-/// to write there while this runs. Returns the number of bytes written.
+/// Completes the objects that these slot words refer to, if any place of an object has the whole object. No other
+/// process is allowed to write to the objects while this runs. Returns the number of bytes written.
 pub(crate) async fn complete<'v, F: Fabric>(
     fabric: &F,
     objects: impl Iterator<Item = (Slot, ObjectLocation<'v>)>,

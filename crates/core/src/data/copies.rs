@@ -1,10 +1,10 @@
 //! Copies of EC-oriented objects (EOR, E §4.2).
 //!
-//! An EC-oriented object is a stripe, which may lack its parity, with one or two *copies* of the pair elsewhere. The
-//! copies lie on the nodes of the stripe's first parity chunks, so no node has two of the data chunks and copies. A
-//! copy is an ordinary object, in an ordinary block of a region that has one place. No slot word leads to it. *Copy
-//! words* in the data chunks, and in parity that is written with them, name the copies: one word for each copy and each
-//! turn at which there are copies ([`Slot::turn`]).
+//! An EC-oriented object is a stripe, which is allowed to lack its parity, with one or two *copies* of the pair
+//! elsewhere. The copies lie on the nodes of the stripe's first parity chunks, so no node has two of the data chunks
+//! and copies. A copy is an ordinary object, in an ordinary block of a region that has one place. No slot word leads to
+//! it. *Copy words* in the data chunks, and in parity that is written with them, name the copies: one word for each
+//! copy and each turn at which there are copies ([`Slot::turn`]).
 //!
 //! A slot word that leads to the stripe also keeps the copies from reuse, and a session that frees the stripe also
 //! frees the copies.
@@ -16,7 +16,7 @@
 //! *Fewer copies* than the redundancy demands are written if too few nodes are without a data chunk, which happens only
 //! in a region that has lost a column. In such a region all objects have the parity of the remaining columns, and
 //! survive as much as coded ones, whatever copies they have. Excess copy words name the last copy again, so that a Move
-//! in place always puts all words, and at most one of two Moves finds none there.
+//! in place always puts all words, and at most one of two Moves finds the places of the words empty.
 
 use arrayvec::ArrayVec;
 
@@ -53,7 +53,7 @@ pub(crate) struct CopyWordSwaps {
 pub(crate) struct Copies {
     /// The copy that each copy word names, by the word's number; `None` if no column names one.
     named: PerCopy<Option<Identity>>,
-    /// A failed READ because of which `named` may lack a copy.
+    /// A failed READ because of which `named` possibly lacks a copy.
     silent: Option<FailedVerb>,
 }
 
@@ -75,8 +75,8 @@ impl ObjectLocation<'_> {
         }
     }
 
-    /// Returns the nodes for the object's copies: one node without a data chunk for each copy, or fewer nodes if there
-    /// are too few.
+    /// Returns the nodes for the object's copies: for each copy one node without a data chunk; fewer nodes if too few
+    /// nodes have no data chunk.
     pub(crate) fn copies_go_to(self, members: impl Iterator<Item = MnId>) -> PerCopy<MnId> {
         let mut nodes = PerCopy::new();
         let Some(columns) = self.columns() else { return nodes };
@@ -103,8 +103,8 @@ impl ObjectLocation<'_> {
         self.places().map(move |place| place.plus(at))
     }
 
-    /// Posts the CASes that put all copy words for the turn of a slot word into each data chunk. They succeed only
-    /// where there were none, so copy words are put at most once in a life of the object.
+    /// Posts the CASes that put all copy words for the turn of a slot word into each data chunk. The CASes succeed only
+    /// in places without a copy word, so copy words are put at most once in a life (one allocation) of the object.
     pub(crate) fn put_copy_words(
         self,
         batch: &mut VerbBatch,
@@ -246,7 +246,8 @@ impl Copies {
         known
     }
 
-    /// Returns all copies, or the failure of a column that may name more. A copy that no column names cannot be found.
+    /// Returns all copies that columns name, or the failure of a column that possibly names another copy. A copy that
+    /// no column names cannot be found.
     pub(crate) fn all(&self) -> Result<PerCopy<Identity>, FailedVerb> {
         self.silent.map_or_else(|| Ok(self.known()), Err)
     }
@@ -288,8 +289,8 @@ impl ObjectReadResult {
         CopyReads(copies.known().into_iter().filter_map(read).collect())
     }
 
-    /// Returns the object's value, from the first READ that shows a copy of the object. Fails if a copy did not answer,
-    /// or a column that may name another copy.
+    /// Returns the object's value, from the first READ that shows a copy of the object. Fails if a READ of a copy, or
+    /// of a column that possibly names another copy, was not answered.
     pub(crate) fn value_of_copies(
         &self,
         batch: &VerbBatch,

@@ -9,7 +9,7 @@
 //! | What is written? | `ObjectLocation::write` |
 //! | Where is the key READ, also if a node is silent? | `ObjectLocation::read_at` |
 //! | What is READ for the value, and what does that show? | `ObjectLocation::fetch`, `Fetch::of_key` |
-//! | What is READ to be sure, and is the object whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
+//! | What is READ to check all replicas or chunks, and which of them are whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
 //! | Which key do the starts of all replicas or chunks show? | `ObjectLocation::read_starts`, `ObjectReads::key` |
 //! | How is a damaged part written anew? | `ObjectReadResult::mend` |
 //! | Which copies does a word keep from reuse? | `ObjectLocation::has_copy`, `ObjectLocation::read_copy_words` |
@@ -22,9 +22,9 @@
 //! | Do the objects survive the loss of these nodes? | [`Region::survives`] |
 //! | Was the pair of a slot word lost with its only node? | [`View::is_gone`], [`View::is_being_lost`] |
 //!
-//! The answers of a scheme are in a file of its own (`replicated.rs`, `coded.rs`). This file asks the schemes with the
-//! macro `by_scheme`, or with a `match` where the arguments differ. In every scheme, each place of a region has block
-//! table and block headers; only the free bitmaps on the primary are valid.
+//! Each scheme answers these questions in a file of its own (`replicated.rs`, `coded.rs`). This file calls the schemes
+//! by the macro `by_scheme`, or by a `match` where the arguments differ. In every scheme, each place of a region has
+//! block table and block headers; only the free bitmaps on the primary are valid.
 //!
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
@@ -141,7 +141,7 @@ impl Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
-    /// Returns a region for objects of this redundancy, with all its places. Apart from the redundancy, like
+    /// Returns a region for objects of this redundancy, with all its places. The other arguments are those of
     /// [`Region::replicated`].
     pub fn new(redundancy: Redundancy, places: Vec<PoolPlace>, primary_since: u64) -> Region {
         let scheme = match redundancy {
@@ -235,7 +235,7 @@ impl Region {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.is_oriented())
     }
 
-    /// Whether some objects of the region may lack their parity.
+    /// Whether some objects of the region possibly lack their parity.
     pub(crate) fn may_lack_parity(&self) -> bool {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.may_lack_parity())
     }
@@ -256,8 +256,8 @@ impl Region {
         }
     }
 
-    /// Returns the start of the region on each of its memory nodes, the primary first, to place, move and count
-    /// extents. The contents of the places can differ, depending on the scheme.
+    /// Returns the start of the region on each of its memory nodes, the primary first. Callers need the places to
+    /// place, move and count extents. The contents of the places can differ, depending on the scheme.
     #[inline]
     pub fn places(&self) -> &[PoolPlace] {
         &self.places
@@ -452,7 +452,8 @@ pub struct ObjectLocation<'v> {
 }
 
 impl<'v> ObjectLocation<'v> {
-    /// Returns the location of the object, as the given slot word leads to it.
+    /// Returns the object's location with the knowledge from a slot word that leads to the object: whether the object
+    /// possibly lacks its parity.
     pub(crate) fn of_word(self, word: Slot) -> ObjectLocation<'v> {
         let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
         ObjectLocation { may_lack_parity, ..self }
@@ -476,7 +477,7 @@ impl<'v> ObjectLocation<'v> {
         self.region.columns()
     }
 
-    /// Returns the redundancy of the object's pair, as this slot word leads to it.
+    /// Returns the redundancy of the object's pair, if this slot word leads to the object.
     pub(crate) fn redundancy_of(self, word: Slot) -> Redundancy {
         self.region.redundancy_of(word)
     }
@@ -522,10 +523,10 @@ impl<'v> ObjectLocation<'v> {
         replicated::write_around(self, batch, pair, object, value_bytes);
     }
 
-    /// Returns the place where the object's key is read first, and the whole object, if the place has it. If the node
-    /// `near` has the object, the place is there, so that the READ of a slot on that node travels in the same message,
-    /// before this READ. Otherwise objects of different addresses are read from different nodes, from one that is not
-    /// silent if possible.
+    /// Returns the place at which the object is read first, for its key and, if the place has the whole object, for its
+    /// value. If the node `near` has the object, the place is on that node, so that the READ of a slot on that node
+    /// travels in the same message, before this READ. Otherwise the object's address selects one of its nodes, so that
+    /// load is spread; if that node is silent, another one is taken if possible.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> PoolPlace {
         if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
@@ -542,8 +543,8 @@ impl<'v> ObjectLocation<'v> {
         chosen
     }
 
-    /// Posts the READs that the object's value needs, from nodes that are not silent, as far as possible. If one place
-    /// has the whole object, that place is `first` ([`ObjectLocation::read_at`]).
+    /// Posts the READs that the object's value needs, from nodes that are not silent, as far as possible. If each place
+    /// has the whole object, it is read at `first` ([`ObjectLocation::read_at`]).
     pub(crate) fn fetch(
         self,
         batch: &mut VerbBatch,
@@ -618,8 +619,8 @@ impl Fetch {
         let read = batch.data_span(self.first)?;
         let Ok(object) = Object::decode(batch.bytes(read)) else { return Ok(None) };
         let key = read.part(HEADER_BYTES as u32, object.key().len() as u32);
-        // `of_key` compares the object with a given key. No key is wanted, so the key that the first READ shows is
-        // given.
+        // `of_key` compares the object with a given key. The caller of this function looks for no particular key, so
+        // `of_key` gets the key that the first READ shows.
         let shown = object.key().to_vec();
         Ok(match self.of_key(batch, word, &shown)? {
             FetchResult::Value(value) => Some((key, value)),
@@ -629,8 +630,8 @@ impl Fetch {
 }
 
 impl ObjectReads {
-    /// Judges which parts of the object of this slot word are whole, and which are damaged. A part is whole only if
-    /// `holds` is true for its contents, too.
+    /// Judges which parts of the object of this slot word are whole, and which are damaged. A part (a replica or chunk)
+    /// is whole only if `holds` also returns true for its contents.
     pub(crate) fn judge(
         &self,
         batch: &mut VerbBatch,

@@ -10,7 +10,7 @@ use crate::view::PoolPlace;
 /// READs that were posted for the value of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
-    /// The first READ of the fetch; its other READs were posted right behind it.
+    /// The first READ of the fetch; the fetch's other READs were posted right behind the first.
     pub(super) first: Ticket,
     /// The chunks that the READs fetch, if the object consists of chunks.
     pub(super) chunks: Option<ChunkReads>,
@@ -20,21 +20,22 @@ pub(crate) struct Fetch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkReads {
     pub coding: Coding,
-    /// A bit for each chunk, bit *i* for chunk *i*. The chunks are read in this order.
+    /// A bit for each chunk, bit *i* for chunk *i*. The chunks are read in the order of their numbers.
     pub numbers: u16,
     /// Whether the object is EC-oriented, so that slot words lead to it at several turns.
     pub is_oriented: bool,
-    /// Whether the object may lack its parity, so that parity alone proves nothing.
+    /// Whether the object possibly lacks its parity, so that parity alone proves nothing.
     pub may_lack_parity: bool,
 }
 const _: () = assert!(MAX_CHUNKS <= 16);
 
 /// The result of a fetch, for an operation that looks for a key.
 pub(crate) enum FetchResult {
-    /// The object is the key's. Contains the value.
+    /// The object contains the requested key. The span is that of the value.
     Value(Span),
     OtherKey,
-    /// The READs show no whole object of the word: it is reused, being written, or damaged.
+    /// The READs do not show the whole object that the slot word leads to: the object is reused, being written, or
+    /// damaged.
     Stale,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct ObjectReads {
     pub(super) places: PerPlace<PlaceRead>,
     /// Whether the object is EC-oriented, so that slot words lead to it at several turns.
     pub(super) is_oriented: bool,
-    /// Whether the object may lack its parity.
+    /// Whether the object possibly lacks its parity.
     pub(super) may_lack_parity: bool,
 }
 
@@ -109,8 +110,8 @@ impl ObjectReads {
         if self.is_oriented { word.object_identity().first_turn() } else { word.object_identity() }
     }
 
-    /// Whether the place of this READ must have its part of the object. Parity that the object is allowed to lack need
-    /// not be there.
+    /// Whether the place of this READ has to contain its replica or chunk of the object. A parity chunk that the object
+    /// is allowed to lack need not be there.
     pub(super) fn is_due(&self, read: &PlaceRead) -> bool {
         let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
         !(is_parity && self.may_lack_parity)
@@ -128,8 +129,8 @@ impl ObjectReads {
         Ok(sizes)
     }
 
-    /// Returns the key of a word's object. If the whole object was read, any good place decides; otherwise the starts
-    /// at all places have to show the same key.
+    /// Returns the key of the object to which a slot word leads. If `is_all`, whole replicas or chunks were read, and
+    /// any undamaged one decides; otherwise their starts have to show the same key at all places.
     pub fn key<'b>(
         &self,
         batch: &'b VerbBatch,

@@ -1,7 +1,7 @@
 //! The replicated scheme: each place of a region has every byte of an object.
 //!
-//! An object is *whole* on a place if its CRC is good there; any whole replica serves. The object is *complete* when it
-//! is whole on all places.
+//! An object is *whole* on a place if its CRC is good there; readers can use any whole replica. The object is
+//! *complete* when it is whole on all places.
 
 mod fill_replica;
 

@@ -7,11 +7,11 @@
 //!
 //! No slot word leads to a copy. Words do lead to pairs without redundancy, and remain when these are lost. Such a word
 //! then *shows no key* ([`View::is_gone`]): readers pass over it, INSERT takes its slot for a free one, and the session
-//! that replaces it frees no object. This begins for all sessions at once, with the switch of the change that loses the
-//! node. Until then the word is *being lost* ([`View::is_being_lost`]), and operations that meet it wait. The reasons
-//! are that other sessions may act by an older view and still read the node, which may only be cut off, and that a
-//! round which began from this word is not decided yet. To decide such rounds, the change has every subtable in its
-//! scope.
+//! that replaces it frees no object. Words begin to show no key for all sessions at once, with the switch of the view
+//! change that loses the node. Until then the word is *being lost* ([`View::is_being_lost`]), and operations that meet
+//! it wait. The reasons are that other sessions possibly act by an older view and still read the node, which is
+//! possibly only cut off, and that a round which began from this word is not decided yet. To decide such rounds, the
+//! change has every subtable in its scope.
 
 use alloc::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ fn inverse(a: u8) -> u8 {
 }
 
 impl Oracle {
-    /// Returns the factor by which chunk `number` contains each data chunk.
+    /// Returns, for each data chunk, its factor in the sum that is chunk `number`.
     fn row(&self, number: usize) -> Vec<u8> {
         let k = self.0.k();
         let of =

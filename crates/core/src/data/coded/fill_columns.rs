@@ -57,7 +57,7 @@ struct ColumnFill<'r, F> {
     result: &'r mut CopyResult,
 }
 
-/// The number and the bytes of the chunk that one column holds of an object.
+/// The number and the bytes of an object's chunk on one column.
 type NumberedChunk = (u8, Span);
 
 impl<'r, F: Fabric> ColumnFill<'r, F> {
@@ -143,8 +143,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
     }
 
     /// Reads, in one phase, a block's header and the class of its objects from any column that has a header. If a
-    /// client died while it wrote the header, the header may be damaged on all columns, although the block contains
-    /// live objects.
+    /// client died while it wrote the header, the header is possibly damaged on all columns, although the block
+    /// contains live objects.
     async fn read_header(
         &mut self,
         block: u64,
@@ -237,7 +237,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
 
     /// Makes chunks of a block's objects for the columns `to`, from the chunks of all columns or from copies: all
     /// chunks, or only those that are `missing`. An object of which too little is left is free, was left unfinished by
-    /// a dead client, or is damaged on too many columns; a new column gets zeros for it.
+    /// a dead client, or is damaged on too many columns; a new column gets zeros in the object's place.
     async fn make_objects(
         &mut self,
         block: u64,
@@ -290,8 +290,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Reads, in one phase or none, the copies of `count` EC-oriented objects, as far as the objects have too few
-    /// chunks. All copies of an object are read, because some are possibly lost.
+    /// Reads, in one phase or none, the copies of those of `count` EC-oriented objects that have too few chunks. All
+    /// copies of an object are read, because some are possibly lost.
     async fn read_copies(
         &mut self,
         batch: &mut VerbBatch,
@@ -353,9 +353,10 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(copies)
     }
 
-    /// Returns those chunks of one object that one write has made. An object to which a word leads has its chunk on
-    /// every column, an EC-oriented one on every data column. So if the columns show two identities, neither is in use,
-    /// and it does not matter which is chosen. Parity is an exception, because it may be left from an earlier life.
+    /// Returns those chunks of one object that one write has made. An object to which a slot word leads has a chunk on
+    /// every column; an EC-oriented object has one on every data column. So if data columns show two identities, no
+    /// slot word leads to either, and either may be chosen. Parity counts less than data, because it is possibly left
+    /// from an earlier use of the object.
     fn agreeing<'b>(
         &self,
         batch: &'b VerbBatch,
@@ -379,7 +380,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         };
         let most = chunks.iter().map(|(_, identity)| *identity).max_by_key(count);
         let is_of_most = move |chunk: &Chunk<'_>| Some(chunk.identity()) == most;
-        // An identity can come back, so parity is used only if it is of the same write as the data.
+        // Identities recur, so parity is used only if the write that made it has made the data chunks, too.
         let is_data = move |chunk: &Chunk<'_>| !is_parity(chunk.number());
         let mut data = columns.iter().filter_map(decode).filter(is_of_most).filter(is_data);
         let first = data.next();

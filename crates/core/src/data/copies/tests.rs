@@ -96,7 +96,7 @@ fn as_many_nodes_may_be_lost_at_once_as_there_are_copies() {
             let survives = subset.count_ones() <= most;
             assert_eq!(region(replicas).survives(is_lost), survives, "{subset:b}");
             if survives {
-                // All data chunks are left, or a remaining copy and a data chunk that names it.
+                // Either all data chunks are left, or a copy and a data chunk that names this copy.
                 let data = (0..4).filter(|node| !is_lost(MnId(*node))).count();
                 let mut copies = nodes(&region(replicas), &[]);
                 copies.retain(|node| !is_lost(MnId(*node)));
