@@ -43,8 +43,8 @@ mutants! {
     /// Writes objects only to the remaining replicas of a region, although a lost replica is possibly only cut off and
     /// other sessions still read it.
     WritesBesideLostReplicas,
-    /// Answers reads of a subtable whose primary is lost although its backups may still be settled on another word: if
-    /// one more backup is lost, the word that was read never existed.
+    /// Answers reads of a subtable whose primary is lost although its backups can still be settled on another word:
+    /// after the loss of one more backup, the key can have a value from before the word that was read.
     ReadsDoubtfulBackups,
     /// Lets a SEARCH of many keys read the first backup of a subtable without a primary as if that backup were the
     /// primary.
@@ -141,7 +141,7 @@ mutants! {
     /// Lets the winner leave other writers' words on the backups: the replicas never become equal again.
     BackupsNotFixed,
 
-    // Faults in what losers answer, and when.
+    // Faults in what losing writes report, and in when they report it.
     /// Reports success for an INSERT that lost its slot to another key: the pair of the INSERT is lost.
     InsertLoserSucceeds,
     /// Reports success for a DELETE that lost its round to an UPDATE, although the key still exists.
@@ -157,8 +157,8 @@ mutants! {
     LooksOnPrimary,
     /// Lets an INSERT look for its key before its own CAS: two INSERTs that look at one time do not see each other.
     LooksBeforeItsCas,
-    /// Accepts a look although the CAS in front of it failed: the next INSERT that looks on that backup does not see
-    /// this INSERT.
+    /// Accepts an INSERT's look at a backup although the INSERT's CAS on that backup failed: the next INSERT that looks
+    /// at that backup does not see this INSERT.
     LookOfALostCasCounts,
     /// Treats a slot that has just become free on the backups as free, although the primary possibly still shows the
     /// key there.
@@ -172,9 +172,9 @@ mutants! {
     /// With one index replica: lets an INSERT skip the check of an entry that was tentative when the INSERT first read
     /// it.
     TentativeIsKnown,
-    /// With one index replica: shows readers entries that may still be withdrawn.
+    /// With one index replica: shows readers entries that can still be withdrawn.
     ReadersSeeTentative,
-    /// With one index replica: lets writers use an entry that may still be withdrawn as the entry of the key.
+    /// With one index replica: lets writers use an entry that can still be withdrawn as the entry of the key.
     WritersSeeTentative,
 
     // Faults in the search for a key.
@@ -185,7 +185,7 @@ mutants! {
     HintIsTrusted,
     /// Treats keys with equal fingerprints as one key, without comparing them.
     KeysNotCompared,
-    /// Accepts the first bytes of an object as proof of its key although they may have been read before the slot, when
+    /// Accepts the first bytes of an object as proof of its key although they were possibly read before the slot, when
     /// the memory possibly held another object, or parts of two objects.
     PrefixReadEarly,
     /// Lets a synchronous SEARCH use its hint without comparing the hint with the slot: the SEARCH returns an old
@@ -215,7 +215,7 @@ mutants! {
     /// Lets a split believe the first replica of an object without a check: the entry moves to a subtable in which its
     /// key is not looked for.
     SplitTrustsOneReplica,
-    /// Lets a split leave behind entries whose keys are longer than its first READ.
+    /// Lets a split read only the first bytes of objects, and leave entries with longer keys in the old subtable.
     SplitReadsOnce,
     /// Restarts an operation's time limit at each of its waits.
     ClockBeginsAnew,
@@ -239,13 +239,13 @@ mutants! {
     /// Lets a session take a block over from an earlier owner, by an outdated record of the master, while another
     /// operation of the session gets that block from the pool: the session has the block twice.
     StaleOrphansTaken,
-    /// Lets a session take back its own orphaned block while another of its operations may get that block from the
+    /// Lets a session take back its own orphaned block while another of its operations can get that block from the
     /// pool.
     OwnOrphansTakenMeanwhile,
 
     // Faults in Moves.
     /// Reports success for a losing UPDATE although the winner is a Move, which wrote the old value again (breaks Rule
-    /// L).
+    /// L of `docs/protocol.md`).
     MoveLoserSucceeds,
     /// Lets a losing UPDATE look at a backup to see whether the winner is a Move, instead of at the primary after the
     /// end of the round.
@@ -258,8 +258,8 @@ mutants! {
     MovesWhileFrozen,
 
     // Faults in the redundancy of writes.
-    /// Lets a write with an outdated hint give its pair the redundancy of the hint's pair, although the value cannot
-    /// have the redundancy of the present pair, so that the rules decide.
+    /// Lets a write with an outdated hint give its pair the redundancy of the hint's pair, although the policy has to
+    /// decide, because the value cannot have the redundancy of the present pair.
     StaleHintPlaces,
     /// Lets a write believe its hint in a newer view than the one by which its slab was chosen: the hint's pair
     /// possibly is in a region that the choice did not know.
@@ -269,11 +269,11 @@ mutants! {
     /// Lets a get share the result of another get that was posted earlier: the get misses a write that ended before the
     /// get began.
     GetJoinsPosted,
-    /// Lets a get take the value of a set that has not replaced the word of its slot: other readers may have seen the
-    /// value of the winner.
+    /// Lets a get take the value of a set that has not replaced the word of its slot: other readers have possibly seen
+    /// the value of the winner.
     GetBelievesUncommittedSet,
-    /// Lets a get take the value of a set whose commit was posted before the get began: another write may have replaced
-    /// that value.
+    /// Lets a get take the value of a set whose commit was posted before the get began: another write has possibly
+    /// replaced that value.
     GetRidesPostedSet,
     /// Lets a get take the value of a set that a view change has committed at an unknown time.
     GetBelievesSettledSet,
@@ -312,7 +312,8 @@ mutants! {
     /// Lets recovery treat a slot whose pair is lost as occupied: the words that a dead INSERT has left in that slot
     /// remain.
     RecoveryKnowsNothingGone,
-    /// Lets a get that only compares words answer with a lost pair, as long as the pair's word is in the slot.
+    /// Lets a get that takes its leader's value after a comparison of words return the value of a lost pair, as long as
+    /// the pair's word is in the slot.
     FollowersReadWhatIsLost,
 
     // Faults in EC-oriented regions.
@@ -378,7 +379,7 @@ mutants! {
     /// Gives every use of an object the same generation: a hint of an earlier use leads to the new object.
     GenerationStays,
     /// Dates the bits that a READ of the free bitmap shows to the time before that READ: an operation that began
-    /// between that time and the READ may know the objects.
+    /// between that time and the READ possibly knows the objects.
     MarksBeforeTheLook,
     /// Learns the generation of an object from its first replica only: a generation that is on another replica recurs.
     LearnsFromOneReplica,
@@ -415,7 +416,7 @@ mutants! {
     /// Lets a session go on after a failure to set some of its free bits, and then report that all bits are set.
     MarksHalfWay,
     /// Treats a verb that sets a free bit and had no answer as one that never executes: a comparison sets the same bit,
-    /// and the verb may then set it a second time.
+    /// and the verb possibly sets that bit a second time afterwards.
     LateVerbsNotAwaited,
     /// Lets a session take a block whose grant it has missed, although another request of the session is possibly about
     /// to get the answer that grants this block.
@@ -423,7 +424,8 @@ mutants! {
     /// Lets an operation ask for a block without being pinned, so that the view in which the block was granted has
     /// possibly ended.
     AsksUnpinned,
-    /// Lets memory nodes treat all sessions with ids below the bound as ended, even those that are listed as living.
+    /// Lets memory nodes treat all sessions with ids below the bound of the master's report as ended, even those that
+    /// the report lists as living.
     LivingAreOver,
     /// Splits a subtable a second time for sessions that asked during its first split.
     SplitsTwice,
@@ -432,9 +434,10 @@ mutants! {
     NobodyYields,
     /// Lets a writer that waits for a larger index ask for the split only once.
     AsksForSplitsOnce,
-    /// Treats no member or session as gone if the master is never present for a whole lease without a gap.
+    /// Lets the master treat no member or session as dead as long as it never listens for the length of a lease without
+    /// a gap.
     GapsForgiveForEver,
-    /// Counts part of the time for which a master was away as time in which it listened.
+    /// Counts too much of the time for which a master was away as time in which it listened.
     GapsAreListened,
     /// Keeps an operation that waits for a new region from using memory of its own session that becomes free.
     AwaitsOnlyThePool,
@@ -515,7 +518,7 @@ mutants! {
     ReadsUnheard,
     /// Accepts half of the members as enough to vouch for reads.
     HalfVouches,
-    /// Uses the members' answers to one question also for operations that began after the question was asked.
+    /// Uses the members' answers to one request to vouch also for operations that began after that request.
     OldAskVouches,
     /// Treats members that do not answer as members that show no later view.
     SilentNodesVouch,
@@ -541,11 +544,11 @@ mutants! {
     /// Acknowledges a suspended loser, or a speculative write whose round possibly ended before the write began,
     /// although the winner's value was possibly read before.
     SuspendedLoserEnds,
-    /// Removes a bar as soon as the member learns of the view change, and not after the change has settled the slots
-    /// that were read because of the bar.
+    /// Removes a bar as soon as the barring member learns of the view change, instead of after the change has settled
+    /// the slots that were read because of the bar.
     BarsFallEarly,
-    /// Lets a backup read skip the question whether any member shows a later view. The backups of an outdated view
-    /// possibly do not show it.
+    /// Lets a backup read return without asking the members whether they show a later view: the backups of an outdated
+    /// view possibly show outdated words.
     BesideAsksNobody,
     /// During a change, lets more than half of the remaining members vouch, instead of more than half of all members
     /// including the lost ones.

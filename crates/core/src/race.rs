@@ -158,9 +158,9 @@ pub struct BucketWords {
 }
 
 impl BucketWords {
-    /// Returns the words to which the remaining backups would be settled, if these are certain for all slots that may
-    /// lead to the key: each backup alone would be settled to the same words, so the loss of further backups changes
-    /// nothing. `None` if they are not certain.
+    /// Returns the words to which the remaining backups would be settled, if these words are certain for all slots that
+    /// can lead to the key: each backup alone would be settled to the same words, so the loss of further backups
+    /// changes nothing. `None` if the words are not certain.
     ///
     /// # Panics
     /// If there is no backup.
@@ -211,7 +211,7 @@ impl BucketWords {
         }
     }
 
-    /// Returns the slots at the positions whose bits are set.
+    /// Returns the slots at the positions whose bits are set in `left`, with their words.
     #[inline]
     fn those(&self, mut left: u32) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         core::iter::from_fn(move || {
@@ -240,8 +240,8 @@ impl BucketWords {
         (slot.subtable == self.buckets.subtable).then_some(self.slots[position])
     }
 
-    /// Returns the slot that a new key should take: a slot of a lost pair that may have been the key's, if there is
-    /// one, otherwise a free slot, otherwise any slot of a lost pair.
+    /// Returns the slot that a new key should take: a slot of a lost pair that was possibly the key's, if there is one,
+    /// otherwise a free slot, otherwise any slot of a lost pair.
     pub fn slot_for_new(&self, view: &View) -> Option<(SlotRef, Slot)> {
         let is_gone = |(_, word): &(SlotRef, Slot)| view.is_gone(*word);
         let own = self.matching().find(is_gone);

@@ -12,7 +12,7 @@
 //! | a set free bit of an object in use (2) | the bitmap is damaged | reported: the region's bitmaps begin anew (3) |
 //! | slots that differ | nothing yet: a write may be under way | reported (4) |
 //!
-//! 1. The argument of [`store`](crate::store), *damage*, proves this.
+//! 1. The documentation of `store/read/damage.rs` proves this.
 //! 2. The primary's slot refers to the object before and after the READ of the bit. A session that sets the bit has
 //!    replaced the word before.
 //! 3. [`RegionChange::renewed`](crate::view::change::RegionChange::renewed).
@@ -24,7 +24,7 @@
 //! such a word. Free words that differ are made equal, too.
 //!
 //! Preconditions: the view is stable. The scrubbing session is pinned in an epoch, so no object of a word that it has
-//! read is reused before the check ends. A session whose check may not have ended is fenced.
+//! read is reused before the check ends. A scrubbing session whose check has possibly not ended is fenced.
 
 use alloc::vec::Vec;
 
@@ -125,7 +125,8 @@ struct ScrubbedEntry<'w> {
     word: Slot,
     /// The location of the entry's object and the READs of it; `None` if no such object can exist.
     object: Option<(ObjectLocation<'w>, ObjectReads)>,
-    /// The READ of the object's word of the free bitmap, the mask of the object's bit, and the number of the region.
+    /// The READ of the bitmap word that contains the object's free bit, the mask of that bit, and the number of the
+    /// object's region.
     mark: Option<(Ticket, u64, u32)>,
 }
 
@@ -182,7 +183,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         words: &[(u32, Slot)],
         bytes: u64,
     ) -> Result<Option<u64>, FailedVerb> {
-        // INSERTs may withdraw their tentative words, which then lead to no object any more.
+        // INSERTs can withdraw their tentative words, which then lead to no object any more.
         let is_entry = |word: Slot| !word.is_free() && !word.is_tentative();
         let view = self.view;
         let entries = words.iter().copied();

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! * *In use*: objects are allocated from the block. The header says so on all replicas before another process can
-//!   learn of any of the objects, so recovery finds all writes that may be under way. Several blocks of a slab can be
-//!   in use together ([`IN_USE_TOGETHER`]), each of them best for other objects ([`Slabs::allocate`]).
-//! * *Aside*: the block is used up, other blocks are in use, or the block's region is frozen. Writes may still be under
-//!   way.
+//!   learn of any of the objects, so recovery finds all writes that are possibly under way. Several blocks of a slab
+//!   can be in use together ([`IN_USE_TOGETHER`]), each of them best for other objects ([`Slabs::allocate`]).
+//! * *Aside*: the block is used up, other blocks are in use, or the block's region is frozen. Writes are possibly still
+//!   under way.
 //! * *Sealed*: no write is under way, and the header says so. Objects are reclaimed from sealed blocks only
 //!   ([`store`]), and only sealed blocks can leave the session.
 //!
@@ -53,7 +53,7 @@ pub struct Allocation {
     pub generation: u16,
     /// The header of the object's block, with the block's address, until the header is known to be written. The header
     /// is posted in the batch that writes the object, before the object. So no object of a block becomes visible before
-    /// the header by which recovery finds it, whichever operation comes first and whichever fails.
+    /// the header from which recovery learns of the object, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
 }
 
@@ -147,7 +147,7 @@ impl Slabs {
         &mut self.slabs[number]
     }
 
-    /// Returns the number of the slab of a kind, which never changes.
+    /// Returns the number of the slab of a kind. A slab's number never changes.
     fn slab_number(&mut self, kind: SlabKind) -> usize {
         let found = self.slabs.iter().position(|s| s.kind == kind);
         found.unwrap_or_else(|| {
@@ -184,7 +184,7 @@ impl Slabs {
 
     /// Allocates the next object of a kind, from a block that is not frozen. A block that is not in use yet has to have
     /// at least one free object in `least`. `None` if there is no such block. `best` names a subtable, and prefers
-    /// blocks for which its function holds, because they lie beside that subtable.
+    /// blocks for which its function returns true, because they lie beside that subtable.
     pub fn allocate(
         &mut self,
         kind: SlabKind,
@@ -264,8 +264,8 @@ impl Slabs {
 
     /// Returns whether the caller has to search for a better block than those in use, until it calls
     /// [`Slabs::end_look`]. If so, sets aside the blocks from which no object can be allocated and, if
-    /// [`IN_USE_TOGETHER`] blocks remain in use, the oldest one: views change, so a block that was best once may not be
-    /// best any more.
+    /// [`IN_USE_TOGETHER`] blocks remain in use, the oldest one: views change, so a block that was best once is
+    /// possibly not best any more.
     pub(crate) fn begin_look(&mut self, kind: SlabKind) -> bool {
         if core::mem::replace(&mut self.slab(kind).looking, true) {
             return false;
@@ -363,8 +363,8 @@ impl Slabs {
         self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
     }
 
-    /// Returns the next object that may be demoted in place, with its slab. It comes from the oldest block that is not
-    /// in use and contains objects that were not examined since the block was in use. Updates write new objects, so
+    /// Returns the next object to examine for demotion in place, with its slab. It comes from the oldest block that is
+    /// not in use and contains objects that were not examined since the block was in use. Updates write new objects, so
     /// objects that are left in an old block are cold.
     pub(crate) fn next_to_demote(
         &mut self,
@@ -519,11 +519,11 @@ impl Slabs {
 
     /// Offers blocks that are not in use to other sessions, until they are taken back. Of a kind of which this session
     /// is short itself, offers only blocks that are worth using again, except the best one. An operation that waits for
-    /// the best block needs no other, and a session without such blocks keeps those that may become free. In the list,
-    /// blocks that need no comparison come first, those with most objects known to be free before the others, because
-    /// other sessions can use them at once. Of the blocks of which nothing is known, those that were not looked at for
-    /// the longest time come first, because more objects may be free there. Returns separately the blocks that are of
-    /// no use to this session.
+    /// the best block needs no other. Blocks of this kind that are not worth using again stay with the session, because
+    /// more of their objects can become free. In the list, blocks that need no comparison come first, those with most
+    /// objects known to be free before the others, because other sessions can use them at once. Of the blocks of which
+    /// nothing is known, those that were not looked at for the longest time come first, because more objects may be
+    /// free there. Returns separately the blocks that are of no use to this session.
     pub(crate) fn offer(&mut self) -> (Vec<BlockRemainder>, Vec<BlockRemainder>) {
         let mut spare = Vec::new();
         let mut surplus = Vec::new();
@@ -577,8 +577,8 @@ impl Slabs {
         core::mem::take(&mut self.aside).iter().map(Block::remainder).collect()
     }
 
-    /// Returns the header which says that a block that is not in use is sealed, and from which object on the block is
-    /// new.
+    /// Returns, for a block that is not in use, the header which says that the block is sealed, and from which object
+    /// on no object was ever allocated.
     pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { kind, fresh, .. }, base) = (block, block.generations.base());

@@ -44,7 +44,7 @@ impl OpKind {
         OpKind::Reclaim,
     ];
 
-    /// Returns the name of the kind, in lower case. The paper's name, if the paper has one.
+    /// Returns the name of the kind, in lower case. It is the paper's name, if the paper has one.
     pub fn name(self) -> &'static str {
         ["search", "search_many", "insert", "update", "upsert", "delete", "move", "scan", "reclaim"]
             [self as usize]
@@ -224,7 +224,7 @@ struct KindCounters {
 }
 
 /// The counters of a session. Only the session adds to them. Other threads of the process can read them at any time,
-/// and may then see an operation that is just being counted in some counters only.
+/// and then possibly see an operation that is just being counted in only some of the counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; OpKind::ALL.len()],

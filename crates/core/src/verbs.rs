@@ -12,8 +12,8 @@
 //! 6. The memory node checks bounds, and never trusts the client. Clients can only READ the header of a pool.
 //!
 //! A batch owns the memory that its verbs read into and write from, and passes through [`Fabric::execute`] by value. If
-//! the future is dropped (as when the simulator crashes a client), the fabric still owns the memory that a NIC may
-//! write.
+//! the future is dropped (as when the simulator crashes a client), the fabric still owns the memory that a NIC possibly
+//! still writes.
 //!
 //! Offsets and lengths are in bytes; offsets count from the start of a node's pool.
 
@@ -120,7 +120,7 @@ pub enum VerbOp {
         /// The destination of the bytes, in the batch's memory.
         buf: Span,
         /// Allows a switch on the way to redirect the READ to another place of the same pool: to the object that, as
-        /// far as the switch knows, the slot at this place leads to ([`Fabric::may_steer`]). So the READ may return any
+        /// far as the switch knows, the slot at this place leads to ([`Fabric::may_steer`]). So the READ can return any
         /// bytes.
         steered: bool,
     },
@@ -153,14 +153,14 @@ pub enum VerbError {
     /// The batch has not been executed yet.
     #[error("not executed")]
     NotExecuted,
-    /// The memory node does not answer. The verb may have executed, may execute later, or may never execute.
+    /// The memory node does not answer. The verb has possibly executed, can still execute later, or never executes.
     #[error("memory node unreachable")]
     Unreachable,
     /// The range is not inside the node's pool, or the verb would change the pool's header, or a CAS or FAA is not
     /// 8-byte aligned, or a length is over [`MAX_VERB_BYTES`]. The verb did not execute.
     #[error("outside of the pool, in its header, misaligned or too long")]
     OutOfBounds,
-    /// The node has fenced this client. The verb may have executed before the fence.
+    /// The node has fenced this client. The verb possibly executed before the fence.
     #[error("this client has been fenced")]
     Fenced,
 }
@@ -381,8 +381,8 @@ impl VerbBatch {
         self.post(node, offset, VerbOp::Read { buf, steered: false })
     }
 
-    /// Posts a READ of `len` bytes that a switch may redirect to the object that the slot at `offset` leads to. The
-    /// result is [`VerbBatch::data`], which does not tell where the bytes come from.
+    /// Posts a READ of `len` bytes that a switch is allowed to redirect to the object that the slot at `offset` leads
+    /// to. The result is [`VerbBatch::data`], which does not tell where the bytes come from.
     pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
         self.post(node, offset, VerbOp::Read { buf, steered: true })
@@ -494,13 +494,13 @@ impl VerbBatch {
 pub trait Fabric {
     /// Executes all verbs of the batch as one phase and sets every verb's `result`.
     ///
-    /// To drop the future is a client crash: each verb may execute or not.
+    /// To drop the future has the effect of a crash of the client: each verb executes or does not.
     fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch>;
 
     /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
-    /// it executed the batch. A simulated fabric may decline, so that other sessions can run between the verbs during
-    /// [`Fabric::execute`]. But if it has executed one batch of a function that calls this several times, it also
-    /// executes the function's next ones.
+    /// it executed the batch. A simulated fabric is allowed to decline, so that other sessions can run between the
+    /// verbs during [`Fabric::execute`]. But if it has executed one batch of a function that calls this several times,
+    /// it also executes the function's next ones.
     #[inline]
     fn execute_now(&self, _batch: &mut VerbBatch) -> bool {
         false
@@ -520,7 +520,8 @@ pub trait Fabric {
         false
     }
 
-    /// Whether there may be a switch on the way that steers READs. Without one, steered READs bring nothing.
+    /// Whether a switch that steers READs is possibly on the way. Without such a switch, steered READs have no
+    /// advantage.
     #[inline]
     fn may_steer(&self) -> bool {
         false

@@ -1,8 +1,8 @@
 //! Versions of protocols and layouts.
 //!
-//! A hello names the version that its sender wants to speak, in bytes that programs of every version find. A receiver
-//! that understands this version continues with it; otherwise it answers with its own version and closes the
-//! connection. If the sender is newer and also understands that version, it can connect again with it.
+//! A hello names the version that its sender wants to speak, in bytes that programs of every version find and
+//! understand. A receiver that understands this version continues with it; otherwise it answers with its own version
+//! and closes the connection. If the sender is newer and also understands that version, it can connect again with it.
 //!
 //! So two programs understand each other if their [`VersionRange`]s overlap. Messages have no optional parts yet, so
 //! every range contains one version today.

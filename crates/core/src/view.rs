@@ -94,9 +94,9 @@ impl View {
         self.directory.len().trailing_zeros()
     }
 
-    /// Returns the largest depth that a subtable may have: the number of directory bits that would do if all subtables
-    /// had one depth, and [`UNEVEN_BITS`] more. Thus the directory's length is at most a fixed multiple of the number
-    /// of subtables, whatever the keys are.
+    /// Returns the largest depth that a subtable is allowed to have: the number of directory bits that would do if all
+    /// subtables had one depth, and [`UNEVEN_BITS`] more. Thus the directory's length is at most a fixed multiple of
+    /// the number of subtables, whatever the keys are.
     pub fn deepest(&self) -> u32 {
         (self.subtables.len().max(1).ilog2() + UNEVEN_BITS).min(MAX_DEPTH)
     }
@@ -104,7 +104,7 @@ impl View {
     /// The region of an address, and the address's offset in it; `None` if no region contains the address.
     #[inline]
     pub fn region_of(&self, address: Address) -> Option<(&Region, u64)> {
-        // The size is a power of two, so a shift does; a division would take as long as a READ from the processor's
+        // The size is a power of two, so a shift does; a division would take as long as a load from the processor's
         // cache.
         let region_bytes = self.geometry.region_bytes;
         let region = usize::try_from(address.bytes() >> region_bytes.trailing_zeros()).ok()?;
@@ -247,7 +247,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A view that breaks a rule is refused, because operations rely on all rules and the view may come from another
+    /// A view that breaks a rule is refused, because operations rely on all rules, and a view can come from another
     /// process.
     // Promise CHG-18: A view from another process is checked.
     #[test]

@@ -3,7 +3,7 @@
 //! A file *uses* another one if it names an item that the other file defines, in a `use` or by a path in its code. An
 //! item that a module re-exports (`pub use`) belongs to the file that defines it. A file that declares modules and the
 //! files of these modules are parts of one whole: a lower file is allowed to name items of a file above it, and a
-//! re-export is no use. Tests and comments are ignored.
+//! re-export does not count as a use. Tests and comments are ignored.
 
 // Promise API-10: No files of core use each other in a circle.
 

@@ -127,7 +127,7 @@ proptest! {
         }
     }
 
-    /// A faulty master may send anything. A difference is refused, or leads to a view that [`View::check`] judges.
+    /// A faulty master can send anything. A difference is refused, or leads to a view that [`View::check`] judges.
     #[test]
     fn no_difference_does_harm(from in view(), difference in difference()) {
         let to = difference.to;

@@ -1,7 +1,7 @@
 //! Sets of small numbers. The search uses them for the open operations that have had their instant.
 //!
-//! In most histories few operations on a key are open at one time, and such a set is one machine word. The other
-//! representation has no limit, but allocates memory.
+//! In most histories few operations on a key are open at one time, so that the set fits into a `u128`. The other
+//! representation, a boxed slice, has no limit, but allocates memory.
 
 use std::hash::Hash;
 

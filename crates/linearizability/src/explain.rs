@@ -21,7 +21,7 @@ const MAX_EFFORT: usize = 20_000_000;
 /// Limit of the number of situations in one attempt. An attempt that exceeds the limit is not accepted as an
 /// explanation.
 const MAX_SITUATIONS: usize = 1 << 16;
-/// Largest length of an explanation for which dropping any two operations together is tried.
+/// Largest number of operations of an explanation that is also shortened by dropping any two of them together.
 const SHORT: usize = 100;
 
 /// The return of an operation. Returns are ordered by time.
@@ -215,7 +215,8 @@ impl ShrinkingExplanation {
     }
 }
 
-/// Returns whether the answer of `unexplained`, and no other answer, leaves the operations without an order.
+/// Returns whether no order explains the operations with the answer of `unexplained`, and some order explains them
+/// without that answer.
 fn is_explanation(rest: &[HistoryRecord], unexplained: &HistoryRecord) -> bool {
     let mut history: Vec<HistoryOperation> = rest.iter().map(|r| r.operation).collect();
     history.push(unexplained.operation);

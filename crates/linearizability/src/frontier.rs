@@ -11,8 +11,8 @@ pub struct Situation<B> {
     pub state: KeyPresence,
     /// The open operations that have had their instant, by their places in the search's `open`.
     pub done: B,
-    /// Of the counted operations, which never return, the number of removing ones that have had their instant;
-    /// `created` is that of creating ones.
+    /// The number of counted operations (which never return) that have had their instant and remove the key. `created`
+    /// is the number of those that create the key.
     pub removed: u32,
     pub created: u32,
 }

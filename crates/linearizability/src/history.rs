@@ -8,8 +8,8 @@ use super::HistoryOperation;
 use super::explain::Refutation;
 use super::search::{SearchVerdict, search};
 
-/// Limit of the number of situations for one return. A key whose operations overlap so much that the limit is exceeded
-/// stays undecided, because its check would need too much memory.
+/// Limit of the number of situations that the search considers at one return. A key whose operations overlap so much
+/// that the limit is exceeded stays undecided, because its check would need too much memory.
 const MAX_SITUATIONS: usize = 1 << 20;
 
 /// An operation on a key, with the client that ran it.

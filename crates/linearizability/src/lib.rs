@@ -2,7 +2,7 @@
 //!
 //! A history is linearizable (Herlihy and Wing) if every operation can be given one *instant* (its linearization point)
 //! between its invocation and its return such that the operations, executed one after another at these instants, give
-//! the answers of the history. An operation that never returned may have its instant at any time after its invocation,
+//! the answers of the history. An operation that never returned can have its instant at any time after its invocation,
 //! or have none. Keys are independent of each other, so each key is checked separately.
 //!
 //! [`check`] checks the history of one key, and [`OperationHistory`] a stream of operations on many keys. The module

@@ -152,8 +152,8 @@ fn any_key(rng: &mut StdRng) -> Option<HistoryValue> {
     [None, Some(0), Some(1), Some(2)][rng.random_range(0..4)]
 }
 
-/// Draws up to 6 operations with few values, some without an answer. Half of the histories are linearizable by
-/// construction. In half of all histories one answer is replaced afterwards.
+/// Draws up to 6 operations with few values, some without an answer. The answers are those of an execution in half of
+/// the histories, and arbitrary in the others. Then, in up to half of the histories, one answer is drawn again.
 fn random_history(rng: &mut StdRng) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
@@ -312,7 +312,7 @@ struct HistoryShape {
     reads: usize,
 }
 
-/// Draws a linearizable history. In half of the histories one answer is replaced afterwards.
+/// Draws a linearizable history. In up to half of the histories one answer is then drawn again.
 fn shaped_history(rng: &mut StdRng, shape: &HistoryShape) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..2 + rng
         .random_range(0..shape.operations - 1))
@@ -645,7 +645,7 @@ fn histories_of_many_keys_are_checked_in_little_time() {
     }
 }
 
-/// `cargo test --release -p fusee-linearizability --lib -- --ignored --nocapture a_million`
+/// Run by `cargo test --release -p fusee-linearizability --lib -- --ignored --nocapture a_million`.
 #[test]
 #[ignore = "takes seconds, and is for the figures"]
 fn a_million_operations_are_checked_in_seconds() {

@@ -1,5 +1,6 @@
-//! A switch for Clover (S §3). If a CAS comes too late for its entry, the switch redirects it to the last entry of the
-//! chain.
+//! A switch for Clover (S §3), which keeps the values of a key in a *chain* of entries. If a CAS comes too late,
+//! because another entry already follows the one that it expects to be the last, the switch redirects the CAS to the
+//! last entry of the chain.
 //!
 //! An UPDATE of Clover WRITEs a new entry, which begins with its key. Then it CASes the entry that its client regards
 //! as the last one of the key's chain, to append the new entry. The switch knows the key of each entry that was
@@ -8,9 +9,9 @@
 //! # The published design can lose updates
 //! In the published design ([`ChainTrust::Sent`]) the switch regards an entry as the last one as soon as the CAS that
 //! appends it passes. That CAS possibly fails, because the switch had forgotten the chain, or because the chain has
-//! grown by a CAS that did not pass this switch. Then the next CAS is steered to an entry that is in no chain: its
-//! client is told that the CAS has succeeded, and readers of the key do not find the new value. A failed CAS makes the
-//! switch forget everything (S §5), but that comes too late for a CAS that was steered before.
+//! grown by a CAS that did not pass this switch. Then the next CAS is steered to an entry that is in no chain: the
+//! client that sent this CAS is told that it has succeeded, and readers of the key do not find the new value. A failed
+//! CAS makes the switch forget everything (S §5), but that comes too late for a CAS that was steered before.
 //!
 //! With [`ChainTrust::Answered`] an entry becomes the last one when the answer to its CAS passes, and other CASes of
 //! the same key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
@@ -18,9 +19,10 @@
 //! searches the end of the chain from the entry that it knew, and the switch forgets the key. That costs time, even if
 //! the client's entry was the last one.
 //!
-//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. With switches that forget, most runs of the
-//! published design either lose updates or do not end, because a client searches the end of a chain for ever. With a
-//! single switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
+//! (`crates/baselines/tests/promises/switched.rs` has the shortest history that loses an update. With switches that
+//! forget, most runs of the published design either lose updates or do not end, because a client searches the end of a
+//! chain for ever. With a single switch that forgets nothing and knows the same keys throughout, no CAS of these keys
+//! fails.)
 //!
 //! Neither design is safe if the switch's table is wrong instead of incomplete: a CAS that is steered to the chain of
 //! another key succeeds there.
@@ -44,8 +46,8 @@ pub trait ChainFormat {
     /// Returns the key of an entry that begins with these bytes; `None` if the bytes are too short to contain a key.
     fn key(&self, start: &[u8]) -> Option<u128>;
 
-    /// Returns, for a CAS, the version that its entry must have, and the entry that it appends. Returns `None` if the
-    /// CAS appends no entry.
+    /// Returns, for a CAS with these operands, the version that the entry which it changes must have, and the entry
+    /// that it appends. Returns `None` if the CAS appends no entry.
     fn follows(&self, expected: u64, swap: u64) -> Option<(u64, ChainEntry)>;
 }
 
@@ -80,7 +82,7 @@ pub struct CloverSwitch<C> {
     counts: SwitchCounts,
 }
 
-/// The knowledge about the chain of a key.
+/// The switch's knowledge about the chain of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct ChainTail {
     entry: Option<ChainEntry>,

@@ -4,7 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Number of counters in a row of the sketch per key that the table has room for. A row has at least `LEAST_COUNTERS`.
+/// Number of counters in each row of the sketch, for each key for which the table has room. A row has at least
+/// `LEAST_COUNTERS`.
 const COUNTERS: usize = 8;
 const LEAST_COUNTERS: usize = 1 << 8;
 /// All counts are halved after this many accesses per counter of a row.

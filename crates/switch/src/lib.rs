@@ -1,6 +1,6 @@
-//! A switch in the path from clients to memory nodes. It sees the order in which verbs pass, and helps verbs that would
-//! collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21, which comments
-//! cite as "S §n").
+//! A switch in the path from clients to memory nodes. It sees the order in which verbs pass, and redirects or delays
+//! verbs that would otherwise conflict (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory",
+//! WORDS '21, which comments cite as "S §n").
 //!
 //! [`Switch`] is the knowledge and the decisions of such a switch, without a clock and without I/O. Code that handles
 //! the packets calls it for every verb and every answer that passes: the simulator, or a process that forwards bytes.

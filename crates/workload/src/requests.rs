@@ -10,12 +10,12 @@
 //! | `churn` | 30 % | 20 % | 25 % | Zipfian |
 //!
 //! `churn` is not a workload of YCSB. It inserts and deletes keys that were loaded, each in 25 % of the operations. So
-//! a loaded key possibly does not exist, and an operation on it may find it or not.
+//! a loaded key possibly does not exist when an operation requests it.
 //!
 //! The key with number n has 16 bytes: `user`, and n in 12 digits.
 //!
-//! Workload D adds keys during the run. A new key may be requested once all keys with lower numbers have been inserted.
-//! The [`Frontier`] counts these keys, like YCSB's counter of acknowledged inserts.
+//! Workload D adds keys during the run. A new key can be requested as soon as it and all keys with lower numbers have
+//! been inserted. The [`Frontier`] counts these keys, like YCSB's counter of acknowledged inserts.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -244,7 +244,8 @@ impl YcsbTrace {
 
     /// Returns the operation that a worker runs in its turn with this number, and the operation's key. Worker w of
     /// `workers` runs the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again after the last one.
-    /// Returns `None` if the operation is not among the first `operations` of all workers together.
+    /// Returns `None` if no line is the worker's, or the operation is not among the first `operations` of all workers
+    /// together.
     pub fn turn(
         &self,
         worker: u64,

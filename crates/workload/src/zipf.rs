@@ -1,8 +1,8 @@
 //! Distributions of the next key: uniform, Zipfian, or latest.
 //!
 //! The Zipfian generator is that of Gray et al. ("Quickly generating billion-record synthetic databases", SIGMOD '94),
-//! which YCSB uses too: rank 0 is the most popular, and each draw costs one power. The generator is exact for the two
-//! most popular ranks and approximates the other ones.
+//! which YCSB uses too: rank 0 is the most popular, and each draw computes one power. The generator is exact for the
+//! two most popular ranks and approximates the other ones.
 //!
 //! Ranks are then *scrambled* by an affine permutation of the key numbers, so that the numbers of hot keys are far
 //! apart. YCSB scrambles by a hash modulo the number of keys, so that some keys collide and others are never requested.

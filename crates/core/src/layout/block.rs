@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A block belongs to one session and contains objects of one size class. Its header tells recovery the owner, and
-//! whether the owner may have unfinished writes in the block. Recovery walks a block *in use* from `first` on, the
-//! first object that may belong to such a write, and does not walk a *sealed* block. Both headers tell from which
-//! object on the block is new. The *base* is the generation of an object's first life, unless the object's own header
-//! shows a later one.
+//! whether the owner possibly has unfinished writes in the block. Recovery walks a block *in use* from `first` on, the
+//! first object that possibly belongs to such a write, and does not walk a *sealed* block. Headers of both kinds tell
+//! from which object on no object was ever allocated. The *base* is the generation of an object's first life
+//! (allocation), unless the object's own header shows a later generation.
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block. The bit at the start of an object tells that
 //! the object was freed. So an object's address is enough to free it, and the bitmap lies at the same place in every

@@ -15,7 +15,7 @@
 //! zeros at first.
 //!
 //! The region decides which code a pair has, and which chunk lies on which place. The bytes of a chunk never decide it,
-//! because damaged memory may show anything. Chunks are valid only together: their identity shows that one write made
+//! because damaged memory can show anything. Chunks are valid only together: their identity shows that one write made
 //! them, each contains the key, the length and the CRC-32C of the whole value, and the restored value has to match that
 //! checksum.
 //!

@@ -44,7 +44,7 @@ pub enum HeaderWord {
 pub const MAX_BARS: usize = 8;
 /// Bytes of all bars in the pool's header.
 pub const BARS_BYTES: usize = 8 * MAX_BARS;
-/// A bound of the views of bars: the number of a bar's view is smaller.
+/// The bound of the view numbers in bars: each number is smaller than this.
 pub const MAX_BARRED_VIEW: u64 = 1 << 48;
 
 /// Returns the value of a [`HeaderWord::Bar`], which bars `node` for operations that are pinned by views up to `view`.

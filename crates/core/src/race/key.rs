@@ -1,10 +1,10 @@
 //! Keys together with their hash, which depends on a secret of the cluster.
 //!
-//! A key's hash decides in which slots the key can be. With knowledge of keys with similar hashes, an attacker could
-//! fill the buckets of one place, and no split of the index would separate these keys. So the hash is a keyed
-//! pseudo-random function, SipHash-1-3: without the secret it is infeasible to find such keys, or to learn anything
-//! about them from the places of other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a
-//! part of the cluster's views ([`View::hash_key`](crate::view::View::hash_key)).
+//! A key's hash decides in which slots the key can be. An attacker that knew keys with similar hashes could fill a few
+//! buckets with them, and no split of the index would separate these keys. So the hash is a keyed pseudo-random
+//! function, SipHash-1-3: without the secret it is infeasible to find such keys, or to learn anything about them from
+//! the places of other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a part of the
+//! cluster's views ([`View::hash_key`](crate::view::View::hash_key)).
 //!
 //! Positions and fingerprint need about 54 bits. The function returns 64, which are spread over two halves. A function
 //! with 128 bits would take a third more time for a short key, without separating more keys in practice.

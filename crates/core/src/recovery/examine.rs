@@ -1,4 +1,4 @@
-//! The progress of a dead client's writes, judged by the slots that may hold an object's key.
+//! The progress of a dead client's writes, judged by the slots that can hold an object's key.
 //!
 //! The primary's slots are read first. If one shows the object's identity, the round is over. Otherwise the backups'
 //! slots are read. A backup that shows the identity has shown it since before the primary was read, because identities
@@ -65,7 +65,7 @@ pub(super) enum RecoveryStep {
     Strange,
 }
 
-/// Decides by the table above. A slot whose pair is gone counts as free.
+/// Decides by the table in this module's documentation. A slot whose pair is gone counts as free.
 pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: bool) -> RecoveryStep {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
@@ -163,8 +163,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(complete(self.fabric, objects, &mut self.report.cost).await?)
     }
 
-    /// Reads, in one phase, the slots of the keys of all these objects, from the replicas of their subtables with these
-    /// numbers.
+    /// Reads, in one phase, the slots of the keys of all these objects, from those replicas of the keys' subtables
+    /// whose numbers are in `replicas`.
     async fn read_slots(
         &mut self,
         group: &[LoggedObject],

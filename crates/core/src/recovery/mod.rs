@@ -6,9 +6,9 @@
 //! tells which objects to look for.
 //!
 //! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of the blocks in use, on all
-//!    replicas. An object that is complete nowhere was in no CAS. An object that is complete on some replicas only may
-//!    have been in a CAS of a speculative write.
-//! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's first, then the backups'.
+//!    replicas. An object that is complete nowhere was in no CAS. An object that is complete on some replicas only was
+//!    possibly in a CAS of a speculative write.
+//! 2. *Examine* (`examine.rs`): READ the slots that can hold the object's key, the primary's first, then the backups'.
 //!    The other order is wrong: the round could end between the two READs, and recovery would take another writer's new
 //!    word for the round's old word.
 //! 3. *Resume* (`resume.rs`): if the identity is on backups only, the primary shows the round's old word. Complete the
@@ -207,7 +207,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.cost.add_batch(&self.batch);
     }
 
-    /// Examines walked objects as long as at least `least` of them are not examined.
+    /// Examines walked objects until fewer than `least` of them are unexamined.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
             let rest = self.pending.split_off(self.pending.len().min(GROUP));

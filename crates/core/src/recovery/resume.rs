@@ -30,7 +30,7 @@ use crate::view::PoolPlace;
 
 /// The outcome, for the dead client, of a round that recovery has continued.
 enum ResumedRound {
-    /// The dead client has won. In the given slot every backup shows a word of its identity.
+    /// The dead client has won. In the given slot every backup shows a word with the identity of the client's object.
     Won(Winner, RecoverySlot),
     Lost,
     /// The words on the replicas are such as no round leaves.
@@ -127,8 +127,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(found)
     }
 
-    /// Replaces words like `swap`, at places that no other session changes. Returns whether all these places contain
-    /// `to` now.
+    /// Does the same as `swap`, at places that no other session changes. Returns whether all these places contain `to`
+    /// now.
     async fn replace(
         &mut self,
         from: &[(PoolPlace, Slot)],
@@ -234,7 +234,7 @@ impl<F: Fabric> Recovery<'_, F> {
 }
 
 /// Decides a round of which a backup shows a confirmed or withdrawn word. Such a word proves that the client had won,
-/// so every backup has to show the own identity.
+/// so every backup has to show the identity of the client's object.
 fn had_won(own: Slot, seen: &RecoverySlot) -> ResumedRound {
     let identities = seen.backups.iter().map(|w| w.identity());
     if identities.clone().any(|i| i != own.identity()) {

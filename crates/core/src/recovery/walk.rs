@@ -11,10 +11,11 @@
 //!   some replica shows the block in use, the block is walked, from the lowest `first` in such a header.
 //! * No CAS goes to a memory node before the object is complete there, and only a CAS of a speculative write goes to
 //!   one before the object is complete everywhere. So an object that is complete on no replica was in no CAS. But some
-//!   replica may show its identity, so another owner must not begin with that object. Behind the last object of which a
-//!   replica shows any byte, the block is as new as before.
+//!   replica possibly shows its identity, so another owner must not begin with that object. Behind the last object of
+//!   which a replica shows any byte, the block is as unused as before.
 //! * Objects that had been allocated when a header was written are never new, even if they are zeros, because their
-//!   bits may be set in the free bitmap. Of several headers, the one that shows most allocated objects is believed.
+//!   bits are possibly set in the free bitmap. Of several headers, the one that shows most allocated objects is
+//!   believed.
 //! * If two replicas contain complete objects of two generations at one address, recovery looks for both. Only the
 //!   later one can be in a slot, because it was allocated when no slot contained the earlier one any more.
 //!
@@ -103,7 +104,8 @@ impl<F: Fabric> Recovery<'_, F> {
         }
         // A header in use is preferred to a sealed one, and any header of the dead client to one of an earlier owner,
         // which the client may have begun to replace. Of two headers in use, the one with the smaller `first` is
-        // preferred: it is the later one, and the object of a speculative write may be only on a replica that has it.
+        // preferred: it is the later one, and the object of a speculative write is possibly only on a replica that has
+        // this header.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
         let best = headers.iter().copied().max_by_key(rank).map(|best| {
             if removed(Mutant::FreshFromBestHeader) {
@@ -129,8 +131,8 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.blocks.push(BlockReport { block, content });
     }
 
-    /// Walks the objects of a block, if some may be unfinished. Objects before the header's `first` belong to earlier
-    /// uses of the block.
+    /// Walks the objects of a block, if some are possibly unfinished. Objects before the header's `first` belong to
+    /// earlier uses of the block.
     pub(super) async fn walk(&mut self, log: &BlockLog) -> Result<(), RecoveryError> {
         let BlockLog { block, header, shape } = log;
         let class = header.class;
@@ -207,8 +209,8 @@ impl<F: Fabric> Recovery<'_, F> {
         was_begun
     }
 
-    /// Notes the words of all turns of an object: any of them may be the one in the slot, and the Move to the next turn
-    /// may be unfinished.
+    /// Notes the words of all turns of an object: any of them is possibly the word in the slot, and the Move to the
+    /// next turn is possibly unfinished.
     fn take_turns(&mut self, found: LoggedObject) {
         let is_oriented =
             self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));

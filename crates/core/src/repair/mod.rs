@@ -1,7 +1,7 @@
 //! The changes of memory that a change of the view makes: all remaining replicas of an index slot get the same word,
 //! and new replicas are filled (P §5.2).
 //!
-//! Writers may have stopped anywhere in their rounds, so the replicas of a slot may differ.
+//! Writers have possibly stopped anywhere in their rounds, so the replicas of a slot can differ.
 //! [`settled_word`](crate::conflict_rules::settled_word) chooses the word that they get. [`transform`] writes it, in
 //! all subtables in the scope of a change, by bulk READs and a CAS wherever a word has to change. The backups come
 //! first, the primary last. Readers read the primary, so they see at most one change, to a word that is on every backup
@@ -9,13 +9,13 @@
 //! agree. So the transformation can stop anywhere and be run again.
 //!
 //! Before a slot is changed, the object of its new word is completed ([`data`](crate::data)), because the word of a
-//! speculative write may be on a backup while the object is only on that backup's node. The object of a free word is
-//! the log object of a DELETE. No operation reads it, but the recovery of its session has to see that its memory is in
-//! use, because the session that replaces the word frees it.
+//! speculative write is possibly on a backup while the object is only on that backup's node. The object of a free word
+//! is the log object of a DELETE. No operation reads it, but the recovery of its session has to see that its memory is
+//! in use, because the session that replaces the word frees it.
 //!
 //! If a slot need not change, its object is complete already. Either the primary is left, which shows only words whose
 //! objects are complete. Or all remaining backups show the word, and then the object is complete on each of their
-//! nodes, and lies on no other node but that of the lost primary ([`store`](crate::store), speculative writes).
+//! nodes, and lies on no other node but that of the lost primary (`store/write/speculation.rs`).
 //!
 //! The replicas of a subtable that gets a replica, or a sibling ([`split`]), are made equal first, and copied then.
 //! Regions are only copied ([`data`](crate::data)), because an object is complete before any session can learn of it.
@@ -39,8 +39,8 @@ use crate::view::View;
 use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use settle::settle_subtable;
 
-/// Carries out the change of a view that has passed [`View::check`]. If this function has failed or was dropped, it can
-/// be called again.
+/// Makes equal, and fills, the replicas in the scope of the change that is under way in a view that has passed
+/// [`View::check`]. If this function has failed or was dropped, it can be called again.
 ///
 /// # Panics
 /// If no change is under way, or the change is not transforming.

@@ -140,7 +140,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(changes)
     }
 
-    /// Settles a slot by those of its words for which `counts` is true, or by all words if it is true for none.
+    /// Returns the word to which a slot is settled, chosen by those of its words for which `counts` is true, or by all
+    /// of them if it is true for none.
     fn settled(&self, words: &PerSurvivor<Slot>, counts: impl Fn(Slot) -> bool) -> Slot {
         let (primary, backups) = match words.split_last() {
             Some((primary, backups)) if self.has_primary => (Some(*primary), backups),
@@ -216,8 +217,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
     }
 
-    /// Whether a free word has replaced an entry of this key. A split may have put the word there, or a DELETE, whose
-    /// log object is complete before any slot contains the word, and stays as long as a slot does.
+    /// Whether a free word has replaced an entry of this key. Either a split has put the word there, or a DELETE, whose
+    /// log object is complete before any slot contains the word, and stays as long as a slot contains the word.
     async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);
@@ -230,7 +231,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(self.key_of(object, word, is_log).await?.is_some())
     }
 
-    /// Returns the log objects of the free words in the list. They may be incomplete, because DELETEs can be
+    /// Returns the log objects of the free words in the list. Log objects can be incomplete, because DELETEs can be
     /// speculative. A free word does not tell the length of its object, but the object's header does, on any place that
     /// has it. The result has an item for each length that a header shows; the right length is one of them.
     async fn logs_of(
@@ -262,8 +263,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(logs)
     }
 
-    /// Changes, in one phase, the words of these slots on the survivors that show other words. Executes nothing if none
-    /// do.
+    /// Changes, in one phase, the words of these slots on the survivors that show other words. Executes no phase if no
+    /// word has to change.
     async fn write(
         &mut self,
         changes: &[SlotChange],

@@ -140,8 +140,9 @@ impl<F: Fabric> SubtableSplit<'_, F> {
     /// whose pair is lost, because no operation finds such a word in either subtable.
     ///
     /// The starts of all replicas of an object are read. If they do not agree on a key that belongs to the word's slot,
-    /// a replica is damaged, or the key is longer, so the whole object is read and the CRC of any replica decides. If
-    /// no replica of an entry is good, the entry's side of the split is unknown, and the split fails.
+    /// a replica is damaged, or the key is longer than the starts, so the whole object is read and the CRC of any
+    /// replica decides. If no replica of an entry is good, the entry's side of the split is unknown, and the split
+    /// fails.
     async fn which_move(
         &mut self,
         subtable: u32,

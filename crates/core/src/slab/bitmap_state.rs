@@ -11,7 +11,7 @@ pub(crate) struct SeenFreeBits {
     /// The view since which the bitmap's place is the first of the region
     /// ([`Region::primary_since`](crate::data::Region::primary_since)).
     pub primary_since: u64,
-    /// The mark by which the bits had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
+    /// A mark ([`Epochs::mark`](crate::host::Epochs::mark)) that was taken no earlier than the bits were seen.
     pub mark: u64,
     /// Number and set bits of each word of the free bitmap that is not zero.
     pub words: Vec<(u32, u64)>,
@@ -26,14 +26,14 @@ pub(crate) enum Verification {
     Verified,
     /// The bitmap possibly lacks bits, and the block is to be compared with the index.
     Due,
-    /// The comparison found, by this mark, the objects to which no slot word leads.
+    /// A comparison that ended no later than this mark found the objects to which no slot word leads (`garbage`).
     Compared { mark: u64, garbage: Vec<u32> },
 }
 
 /// The free bitmap of one block, as the block's owner knows it.
 #[derive(Debug)]
 pub(crate) struct BitmapState {
-    /// The bits that were seen set; `None` unless the bitmap shows all free objects.
+    /// The bits that were seen set; always `None` while the bitmap possibly lacks bits.
     seen: Option<SeenFreeBits>,
     /// The number of the last reading of the bitmap, counted over all blocks; 0 if it was never read.
     last_look: u64,
@@ -118,7 +118,8 @@ impl BitmapState {
         (self.verification, self.seen) = (Verification::Compared { mark, garbage }, None);
     }
 
-    /// Records that the bitmap shows all free objects of the block, except those freed since `seen`.
+    /// Records that the bitmap shows all free objects of the block, except objects freed after the bits `seen` were
+    /// read.
     pub fn verify(&mut self, seen: Option<SeenFreeBits>) {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }

@@ -1,6 +1,6 @@
 //! A block of a session: the grant, the free objects, and the remainder for other sessions.
 //!
-//! A block tells which steps are allowed. The slabs decide when a step is made, and with which block.
+//! The functions of a block tell which steps are allowed. The slabs decide when a step is made, and with which block.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -50,8 +50,8 @@ pub struct BlockGrant {
     pub address: Address,
     /// The redundancy of the block's region.
     pub redundancy: Redundancy,
-    /// The class of the block's objects. It is not the class that was asked for if no other block was left: all objects
-    /// of the block may turn out to be free, so that the block can go back to the pool.
+    /// The class of the block's objects. It is not the class that was asked for if no other block was left: possibly
+    /// all objects of the block turn out to be free, so that the block can go back to the pool.
     pub class: SizeClass,
     /// The first object that was never allocated; more than 0 in a block that another session left.
     pub first: u32,
@@ -79,7 +79,8 @@ pub struct BlockRemainder {
     pub first: u32,
     /// The view since which the free bitmap is at its place
     /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects before
-    /// `first` are free. If `None`, or if the bitmap has moved since, only the whole index tells that.
+    /// `first` are free. If `None`, or if the bitmap has moved since, only a comparison with the whole index tells
+    /// that.
     pub marked: Option<u64>,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct Block {
     /// Whether the header or the bitmap is being changed. While it is, the block must not be taken into use: if two
     /// headers were being written at a time, the earlier one could arrive last.
     pub held: bool,
-    /// Whether the block is offered, so that it may be handed over to another session at any time.
+    /// Whether the block is offered, so that it can be handed over to another session at any time.
     pub(super) offered: bool,
     /// Whether the block was taken out of use only to lend it: sessions that have no block can get it until an
     /// operation of this session needs it.
@@ -186,8 +187,8 @@ impl Block {
         self.prospect() == self.shape.objects && self.is_quiet()
     }
 
-    /// Whether the block's objects are to be reclaimed for a slab of a kind that needs some, if at least one in `least`
-    /// has to be free.
+    /// Whether the block's objects are to be reclaimed for a slab of a kind that needs objects, if at least one object
+    /// in `least` has to be free.
     pub fn is_worth_reclaiming(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
@@ -274,8 +275,8 @@ impl Block {
         is_due && is_ours && self.generations.is_known()
     }
 
-    /// Returns the next EC-oriented object to examine for demotion that may be in use, if there is one. It and all
-    /// objects before it count as examined afterwards.
+    /// Returns the next EC-oriented object to examine for demotion that is possibly in use, if there is one. Afterwards
+    /// this object and all objects before it count as examined.
     pub(super) fn next_to_demote(&mut self) -> Option<Address> {
         let taken = self.taken();
         let next = (self.demoted..self.fresh).find(|object| taken[*object as usize]);
@@ -360,8 +361,9 @@ impl Block {
     }
 
     /// Returns the remainder for another session, if no operation is under way in the block. The free bits of reclaimed
-    /// objects are not set any more, so another session would find these objects only by the whole index. Therefore a
-    /// block with reclaimed objects stays with this session unless it is lent. There are few such blocks.
+    /// objects are not set any more, so another session would find these objects only by a comparison with the whole
+    /// index. Therefore a block with reclaimed objects stays with this session unless it is lent. There are few such
+    /// blocks.
     pub(super) fn spare(&self) -> Option<BlockRemainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.reusable.is_empty();
@@ -372,7 +374,8 @@ impl Block {
         Some(BlockRemainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
-    /// Whether the block is of no use to this session: its bitmap was read, and it cannot go back to the pool.
+    /// Whether the block is of no use to this session: the session got the block when it needed another size class, and
+    /// the block's verified bitmap, which was read, shows that the block cannot go back to the pool.
     pub(super) fn is_surplus(&self) -> bool {
         let is_known = self.bitmap.last_look() > 0 && self.bitmap.is_verified();
         self.is_foreign && is_known && !self.is_free()

@@ -8,15 +8,15 @@
 //!
 //! * The base follows the newest generation of all objects. So a generation that some object has skipped has taken an
 //!   epoch as well: one of the object with the most lives.
-//! * An object that is more than [`SPREAD`] lives behind would meet its own last words too early. If there is one,
-//!   there is no base, and the block waits a whole window before any session uses it again.
+//! * An object that is more than [`SPREAD`] lives behind would get its own last slot words again too early. If there is
+//!   one, there is no base, and the block waits a whole window before any session uses it again.
 //!
 //! The header tells the base, or the wait, before the first zero is written, so the owner can die at any moment. The
 //! next owner counts lives from the base on, by the generations in the objects' headers. These cannot tell 3 lives from
 //! 515. So before an object has more than [`TOLD`] lives the header says that the block is *wrapped*, and such a block
-//! has no base when its tenure ends, unless the owner has counted all lives. The header that says so is written twice,
-//! the first time when an object has had half as many lives. An older header, which does not say so, may still be on
-//! its way at the first time; at the second it has arrived, or never will.
+//!      has no base when its tenure ends, unless the owner has counted all lives. The header that says so is written
+//!      twice, the first time when an object has had half as many lives. An older header, which does not say so, is
+//!      possibly still on its way at the first time; at the second time it has arrived, or never will.
 //!
 //! `spec/Generations.tla` is a model of all this.
 
@@ -143,7 +143,7 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
 
-    /// Takes in the headers, which were read in this epoch.
+    /// Records what the headers say, which were read in this epoch.
     pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         if !self.is_open() {
             return;
@@ -207,9 +207,9 @@ impl Generations {
         (generation, is_first || is_second)
     }
 
-    /// Takes in the generations in the headers of an object's replicas, of those headers that name the object. They
-    /// differ if a client died during a WRITE, or after a speculative one. None of them is the next generation, so no
-    /// reader takes what the client left there for what is written next.
+    /// Records the generations that the headers of an object's replicas show; `None` for a header that does not name
+    /// the object. The generations differ if a client died during a WRITE, or after a speculative WRITE. The next
+    /// generation differs from all of them, so no reader takes what the dead client left for what is written next.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
@@ -238,8 +238,8 @@ impl Generations {
         *lives = ahead.fold(first, newer);
     }
 
-    /// Ends the tenure in this epoch: no object of the block is in use, and soon no operation knows one. From now on
-    /// all objects begin with another base, or the block has to wait.
+    /// Ends the tenure in this epoch: no object of the block is in use, and soon no running operation will know an
+    /// object of it. From now on all objects begin with another base, or the block has to wait.
     pub fn end_tenure(&mut self, epoch: u64) {
         let latest = self.lives.iter().filter(|lives| **lives != UNKNOWN).max();
         let latest = latest.copied().unwrap_or(0);
@@ -249,7 +249,7 @@ impl Generations {
             self.wrapped = false;
         } else {
             self.wrapped = true;
-            // The epoch that a session knows can be one behind the newest.
+            // The epoch that a session knows can be one behind the newest epoch of the cluster.
             let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
             self.state = GenerationState::Unread { not_before: epoch + waits };
         }
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((base.is_wrapped, base.not_before), (true, 7 + WINDOW_EPOCHS + 1));
         assert!(!generations.is_known() && !generations.is_unread(base.not_before - 1));
         assert!(generations.is_unread(base.not_before));
-        // The block's next owner has to wait as long.
+        // The block's next owner has to wait until the same epoch.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
         next.read(&ReplicaHeaders::Base(base), base.not_before);

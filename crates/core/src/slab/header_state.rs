@@ -13,9 +13,9 @@ enum BlockUse {
 /// The header of one block, as its owner knows it.
 #[derive(Debug)]
 pub(crate) struct HeaderState {
-    /// The statement of the header on all replicas; `None` if the replicas may differ.
+    /// The statement of the header on all replicas; `None` if the replicas possibly differ.
     written: Option<BlockUse>,
-    /// The first object that may have been allocated since the block was taken into use.
+    /// The first object that was possibly allocated since the block was taken into use.
     in_use_from: u32,
     /// The first object that was never allocated when the block was taken into use. All headers of one use are equal,
     /// because operations post them at the same time.
@@ -40,17 +40,17 @@ impl HeaderState {
         self.written == Some(BlockUse::Sealed)
     }
 
-    /// Whether the replicas of the header may differ, so that it has to be written.
+    /// Whether the replicas of the header possibly differ, so that the header has to be written.
     pub fn is_uncertain(&self) -> bool {
         self.written.is_none()
     }
 
-    /// Returns the first object that may have been allocated since the block was taken into use.
+    /// Returns the first object that was possibly allocated since the block was taken into use.
     pub fn in_use_from(&self) -> u32 {
         self.in_use_from
     }
 
-    /// Records that the header has to be written, or is being written, so that its replicas may differ.
+    /// Records that the header has to be written, or is being written, so that its replicas possibly differ.
     #[inline]
     pub fn make_uncertain(&mut self) {
         self.written = None;

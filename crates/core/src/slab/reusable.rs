@@ -1,4 +1,4 @@
-//! The objects of a block that are allocated again.
+//! The objects of a block that were allocated before and can be allocated again.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

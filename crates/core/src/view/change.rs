@@ -34,9 +34,9 @@
 //! second job clears the moved entries from their old slots, and only then the change ends.
 //!
 //! When a replica *moves*, a new one is filled while the old one is *leaving*. The new one takes the old one's place at
-//! the switch, also as the primary. Until all sessions have acknowledged *switched*, some may still read at the old
-//! place, where new objects are not written any more. Therefore a region that a replica leaves stays frozen to the end
-//! of the change. Then the memory node gets the room of the old replica back.
+//! the switch, also as the primary. Until all sessions have acknowledged *switched*, some sessions possibly still read
+//! at the old place, where new objects are not written any more. Therefore a region that a replica leaves stays frozen
+//! to the end of the change. Then the memory node gets the room of the old replica back.
 //!
 //! The same stages mend damage ([`scrub`]). If replicas of a subtable *disagree* although no session writes, the
 //! subtable is settled. If a bitmap contradicts the index, the bitmaps of the region begin anew, with zeros, and the
@@ -48,13 +48,13 @@
 //! place: it is given up together with its node, when nothing needs it any more.
 //!
 //! *Pairs without redundancy* are lost with their node ([`data`](crate::data), *single place*). A change that loses
-//! some has every subtable in its scope, because any subtable may hold words that lead to them. Conflict rounds that
+//! some has every subtable in its scope, because any subtable can hold words that lead to them. Conflict rounds that
 //! replace such a word are decided before any session reports that the word's key is gone. All sessions report that
 //! from the switch on.
 //!
 //! A *new region* is in the region table from the first view of its change on. But no memory node is told to hand out
-//! its blocks before the change is transforming: until then a session may be pinned by a view that lacks the region,
-//! and would read a word that leads nowhere. No operation waits for a new region.
+//! its blocks before the change is transforming: until then a session is possibly pinned by a view that lacks the
+//! region, and would read a word that leads nowhere. No operation waits for a new region.
 //!
 //! Invariants:
 //!
@@ -90,10 +90,11 @@ pub enum ChangeStage {
 pub struct ViewChange {
     /// The stage of the view change.
     pub stage: ChangeStage,
-    /// Whether regions have lost replicas from which some session may still read. While true, no object is written.
+    /// Whether regions have lost replicas from which some session possibly still reads. While true, no object is
+    /// written.
     pub data_lost: bool,
     /// The number of members lost since the latest view that was stable or switched. Where a majority of all members
-    /// has to vouch, these members count, too, because they may have barred others.
+    /// has to vouch, these members are counted among all members, because they have possibly barred other members.
     pub lost: u16,
     /// The index subtables in the scope of the change, in ascending order of their numbers.
     pub subtables: Vec<SubtableChange>,

@@ -1,4 +1,4 @@
-//! The rules that every view keeps. A view may come from another process, and operations rely on all rules.
+//! The rules that every view keeps. A view can come from another process, and operations rely on all rules.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
 use crate::verbs::MnId;
 
 impl View {
-    /// Checks everything that operations rely on, because a view may come from another process.
+    /// Checks everything that operations rely on, because a view can come from another process.
     pub fn check(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         self.geometry.check()?;
@@ -156,7 +156,8 @@ impl MemberPools<'_> {
     }
 }
 
-/// Checks what a view's change names, and whether its stage allows that.
+/// Checks that a view's change names subtables and regions that exist, in ascending order, and that its stage allows
+/// what it contains.
 fn check_scope(change: &ViewChange, view: &View) -> Result<(), ViewError> {
     let fail = |what| Err(ViewError { what });
     let ascending = |numbers: &[u32]| numbers.windows(2).all(|pair| pair[0] < pair[1]);

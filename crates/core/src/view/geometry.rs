@@ -9,7 +9,7 @@ use crate::layout::{
 
 /// The largest number of directory bits.
 pub const MAX_DEPTH: u32 = 24;
-/// The number of bits by which a subtable may be deeper than it would be if all subtables had one depth.
+/// The number of bits by which a subtable is allowed to be deeper than it would be if all subtables had one depth.
 pub const UNEVEN_BITS: u32 = 6;
 /// Buckets of a group: a main bucket, the overflow bucket that both main ones share, a main bucket (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;

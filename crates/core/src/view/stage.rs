@@ -19,7 +19,7 @@ impl View {
     }
 
     /// Returns whether no new object is allowed in a region, because the region is being copied, or because some
-    /// session may still read from a replica that has left the region.
+    /// session possibly still reads from a replica that has left the region.
     pub fn is_region_frozen(&self, region: u32) -> bool {
         let change = self.change.as_ref().filter(|change| {
             change.stage != ChangeStage::Switched || !removed(Mutant::WritesWhereAReplicaLeaves)

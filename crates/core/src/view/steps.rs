@@ -34,7 +34,7 @@ impl View {
         let known_regions = self.regions.len() - before.new_regions as usize;
         let loses_pairs =
             |region: &Region| region.has_single_pairs() && region.places().iter().any(is_lost);
-        // If pairs without redundancy are lost, any subtable may hold words that lead to them.
+        // If pairs without redundancy are lost, any subtable can hold words that lead to them.
         let settles_all = (!before.lost_pairs.is_empty()
             || self.regions[..known_regions].iter().any(loses_pairs))
             && !removed(Mutant::LossSettlesFew);
@@ -88,8 +88,8 @@ impl View {
             change.leaving = change.joining.take().or(change.leaving);
             change.renewed = false;
         }
-        // A region with renewed bitmaps stays in the change, because a bitmap may contain zeros already, and owners
-        // must not rely on bits that they saw before.
+        // A region with renewed bitmaps stays in the change, because a bitmap possibly contains zeros already, and
+        // owners must not rely on bits that they saw before.
         let goes_on = |region: &RegionChange| {
             region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };

@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A difference may come from a faulty master, so [`ViewDifference::apply`] refuses one that does not fit.
+    /// A difference can come from a faulty master, so [`ViewDifference::apply`] refuses one that does not fit.
     #[test]
     fn differences_that_do_not_fit_are_refused() {
         let views = history();

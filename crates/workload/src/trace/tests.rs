@@ -83,7 +83,7 @@ fn what_is_refused_is_named_with_its_file_and_line() {
     assert!(missing.unwrap_err().to_string().starts_with("cannot read /nonexistent/load: "));
 }
 
-/// The second file may read a key in a line above the one that inserts the key, because YCSB's threads print
+/// The second file is allowed to read a key in a line above the one that inserts the key, because YCSB's threads print
 /// independently.
 #[test]
 fn an_insert_may_stand_below_the_first_read() {

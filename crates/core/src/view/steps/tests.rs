@@ -72,7 +72,7 @@ fn what_disagrees_is_settled_where_it_is() {
     assert_eq!(switched.regions[1].primary_since(), 1);
     assert!(!switched.is_region_frozen(0), "every replica stays");
     switched.advanced().check().unwrap();
-    // A loss begins the whole change again, and the bitmaps are still renewed: they may contain zeros already.
+    // A loss begins the whole change again, and the bitmaps are still renewed: they possibly contain zeros already.
     let lost = frozen.advanced().without(&[MnId(2)]).unwrap();
     lost.check().unwrap();
     assert_eq!(lost.stage_of(1), Some(ChangeStage::Frozen));
