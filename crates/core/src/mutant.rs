@@ -250,7 +250,8 @@ mutants! {
     /// Lets a losing UPDATE look at a backup to see whether the winner is a Move, instead of at the primary after the
     /// end of the round.
     MoveLoserJudgesByBackups,
-    /// Lets a suspended loser report success, as if it had been overwritten, when it finds the word of a Move.
+    /// Lets a suspended write that lost its round report success, as if it had been overwritten, although the winner is
+    /// a Move.
     StoppedMoveLoserSucceeds,
     /// Lets a losing Move free its object, and report that it has lost, before the round has ended.
     OvertakenMoveDoesNotWait,
@@ -261,8 +262,8 @@ mutants! {
     /// Lets a write with an outdated hint give its pair the redundancy of the hint's pair, although the policy has to
     /// decide, because the value cannot have the redundancy of the present pair.
     StaleHintPlaces,
-    /// Lets a write believe its hint in a newer view than the one by which its slab was chosen: the hint's pair
-    /// possibly is in a region that the choice did not know.
+    /// Lets a write use its hint in a newer view than the view by which it chose its slab: the hint's pair is possibly
+    /// in a region that the older view did not have.
     OlderViewPlaces,
 
     // Faults in the work table.
@@ -514,7 +515,7 @@ mutants! {
     FreeWordsCount,
 
     // Faults in reads of sessions that are cut off together with a memory node.
-    /// Lets a session without a valid lease return what it has read, whatever views the members have.
+    /// Lets a session without a valid lease return what it has read, whatever views the members show.
     ReadsUnheard,
     /// Accepts half of the members as enough to vouch for reads.
     HalfVouches,
@@ -542,7 +543,7 @@ mutants! {
     /// Acknowledges a losing UPDATE although the winner's value was possibly read before the UPDATE began.
     LosersDoNotAsk,
     /// Acknowledges a suspended loser, or a speculative write whose round possibly ended before the write began,
-    /// although the winner's value was possibly read before.
+    /// although the winner's value was possibly read before the write began.
     SuspendedLoserEnds,
     /// Removes a bar as soon as the barring member learns of the view change, instead of after the change has settled
     /// the slots that were read because of the bar.

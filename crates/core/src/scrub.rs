@@ -10,7 +10,7 @@
 //! | a replica that does not match a slot that stays unchanged | it is damaged (1) | repaired from a whole one |
 //! | an object without a whole replica | the pair is lost, or all replicas of its slot are damaged | reported |
 //! | a set free bit of an object in use (2) | the bitmap is damaged | reported: the region's bitmaps begin anew (3) |
-//! | slots that differ | nothing yet: a write may be under way | reported (4) |
+//! | slots that differ | nothing yet: a write is possibly under way | reported (4) |
 //!
 //! 1. The documentation of `store/read/damage.rs` proves this.
 //! 2. The primary's slot refers to the object before and after the READ of the bit. A session that sets the bit has

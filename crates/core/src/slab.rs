@@ -522,8 +522,8 @@ impl Slabs {
     /// the best block needs no other. Blocks of this kind that are not worth using again stay with the session, because
     /// more of their objects can become free. In the list, blocks that need no comparison come first, those with most
     /// objects known to be free before the others, because other sessions can use them at once. Of the blocks of which
-    /// nothing is known, those that were not looked at for the longest time come first, because more objects may be
-    /// free there. Returns separately the blocks that are of no use to this session.
+    /// nothing is known, those that were not looked at for the longest time come first, because more objects are
+    /// possibly free there. Returns separately the blocks that are of no use to this session.
     pub(crate) fn offer(&mut self) -> (Vec<BlockRemainder>, Vec<BlockRemainder>) {
         let mut spare = Vec::new();
         let mut surplus = Vec::new();

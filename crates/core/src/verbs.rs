@@ -305,7 +305,7 @@ impl VerbBatch {
         self.base as usize
     }
 
-    /// The number of bytes of the batch's memory that were set aside since the last [`VerbBatch::clear`].
+    /// The number of bytes of the batch's memory that are in use: kept, or staged since the last [`VerbBatch::clear`].
     pub fn staged_bytes(&self) -> usize {
         self.used
     }

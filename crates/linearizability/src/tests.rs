@@ -468,7 +468,7 @@ fn more_than_128_operations_may_be_open_and_return() {
         returned: Some((2, HistoryAnswer::Done)),
     });
     assert_eq!(check(&history), Ok(()));
-    // This is a second read of a value that was replaced, after all operations have returned.
+    // After all operations have returned, two SEARCHes return different values, but only one value was written last.
     let returned = Some((3_001, HistoryAnswer::Found(0)));
     history.push(HistoryOperation { call: HistoryCall::Search, invoked: 3_000, returned });
     assert_eq!(check(&history), Ok(()), "it may have been the last");

@@ -167,7 +167,8 @@ impl Switch for FuseeSwitch {
                 self.counts.seen += 1;
                 self.counts.asked += 1;
                 let known = self.slots.count_access(slot_key(request.place), || None);
-                // The node would refuse a READ beyond the bytes that the client has written at that place.
+                // A READ of more bytes than the client has written there could end beyond the pool, and the node would
+                // refuse it.
                 let known = known.and_then(|known| *known).filter(|known| bytes <= known.bytes);
                 let Some(known) = known else { return SwitchDecision::Forward };
                 self.counts.steered += 1;

@@ -86,8 +86,9 @@ pub enum SwitchDecision {
     Forward,
     /// The verb passes, but operates on this offset of the same pool.
     Steer(u64),
-    /// The verb waits, and with it all later verbs of its connection. The caller soon asks again whether the verb may
-    /// pass. After a time well below the clients' timeout, the verb passes regardless of the switch's decisions.
+    /// The verb waits, and with it all later verbs of its connection. The caller soon passes the verb to
+    /// [`Switch::request`] again. After a time well below the clients' timeout, the verb passes regardless of the
+    /// switch's decisions.
     Hold,
 }
 

@@ -104,7 +104,8 @@ impl ObjectLocation<'_> {
     }
 
     /// Posts the CASes that put all copy words for the turn of a slot word into each data chunk. The CASes succeed only
-    /// in places without a copy word, so copy words are put at most once in a life (one allocation) of the object.
+    /// in places without a copy word, so the copy words of one turn are put at most once in a life (one allocation) of
+    /// the object.
     pub(crate) fn put_copy_words(
         self,
         batch: &mut VerbBatch,

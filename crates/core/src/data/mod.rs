@@ -9,7 +9,7 @@
 //! | What is written? | `ObjectLocation::write` |
 //! | Where is the key READ, also if a node is silent? | `ObjectLocation::read_at` |
 //! | What is READ for the value, and what does that show? | `ObjectLocation::fetch`, `Fetch::of_key` |
-//! | What is READ to check all replicas or chunks, and which of them are whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
+//! | What is READ for a check, and which parts are whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
 //! | Which key do the starts of all replicas or chunks show? | `ObjectLocation::read_starts`, `ObjectReads::key` |
 //! | How is a damaged part written anew? | `ObjectReadResult::mend` |
 //! | Which copies does a word keep from reuse? | `ObjectLocation::has_copy`, `ObjectLocation::read_copy_words` |
@@ -108,7 +108,7 @@ pub enum Scheme {
 pub enum SinglePlaceUse {
     /// Copies of EC-oriented objects, on this node. The region is given up when the node is lost or drained.
     Copies(MnId),
-    /// Pairs without redundancy, on any node. If the pairs are lost, contains the node with which they were lost.
+    /// Pairs without redundancy, on any node. If the pairs are lost, contains the node that was lost and had the pairs.
     Pairs(Option<MnId>),
 }
 
@@ -129,14 +129,14 @@ pub struct Region {
     scheme: Scheme,
     /// The start of the region on each of its memory nodes, the primary first.
     places: Vec<PoolPlace>,
-    /// The number of the view since which the region's first place is the first. When a place becomes the first, its
-    /// free bitmaps are all zeros.
+    /// The number of the view in which the region's present first place became the first. When a place becomes the
+    /// first, its free bitmaps are all zeros.
     primary_since: u64,
 }
 
 impl Region {
-    /// Returns a region that has every byte on each of these places. `primary_since` is the number of the view since
-    /// which the first place is the first. In a view, a region has at least one place.
+    /// Returns a region that has every byte on each of these places. `primary_since` is the number of the view in which
+    /// the first place became the first. In a view, a region has at least one place.
     pub fn replicated(places: Vec<PoolPlace>, primary_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
@@ -219,7 +219,7 @@ impl Region {
         matches!(&self.scheme, Scheme::Alone(SinglePlaceUse::Pairs(_)))
     }
 
-    /// Returns the node with which the region's pairs were lost, if they had no redundancy and are lost.
+    /// Returns the lost node that had the region's pairs, if the pairs had no redundancy and are lost.
     pub fn lost_with(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(SinglePlaceUse::Pairs(node)) => *node,
@@ -277,8 +277,8 @@ impl Region {
         self.places.get(1..).unwrap_or_default()
     }
 
-    /// Returns the number of the view since which the region's first place is the first. When a place becomes the
-    /// first, its free bitmaps are all zeros.
+    /// Returns the number of the view in which the region's present first place became the first. When a place becomes
+    /// the first, its free bitmaps are all zeros.
     #[inline]
     pub fn primary_since(&self) -> u64 {
         self.primary_since
@@ -316,7 +316,7 @@ impl Region {
     }
 
     /// Makes the switch to the view of this number. A place joins, a place leaves, or the joining place replaces the
-    /// leaving one. If `renewed`, the free bitmaps begin anew.
+    /// leaving one. If `renewed`, the region's free bitmaps begin anew, with zeros.
     pub(crate) fn exchange(
         &mut self,
         joining: Option<PoolPlace>,
@@ -587,7 +587,7 @@ impl<'v> ObjectLocation<'v> {
         by_scheme!(self.region, read_starts(self, batch, bytes))
     }
 
-    /// Whether a slot can contain a word that leads to the object before all places of the object have it.
+    /// Whether a slot can contain a word that leads to the object before the object has been written to all its places.
     pub(crate) fn may_be_incomplete(self) -> bool {
         by_scheme!(self.region, may_be_incomplete())
     }

@@ -216,7 +216,7 @@ impl core::fmt::Display for PolicyField {
 }
 
 impl RedundancyRules {
-    /// Returns rules by which all values are replicated.
+    /// Returns rules that replicate all values.
     pub const fn replicated() -> RedundancyRules {
         RedundancyRules {
             default: Redundancy::Replicated,
@@ -225,7 +225,7 @@ impl RedundancyRules {
         }
     }
 
-    /// Returns rules by which new values of at least this length get this redundancy. Pairs that cannot have it are
+    /// Returns rules that give this redundancy to new values of at least this length. Pairs that cannot have it are
     /// replicated: those with values of fewer than 256 bytes for each of the k data chunks, and those with a key that
     /// is longer than an eighth of a chunk's payload. Existing pairs keep their redundancy until a writer names another
     /// one.

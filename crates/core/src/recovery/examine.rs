@@ -17,8 +17,8 @@
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
 //!
-//! A slot word whose pair is lost shows no key, and therefore counts as free: the round has begun after the loss. A
-//! round that had begun before the loss was settled, and left no traces.
+//! A slot word whose pair is lost shows no key, and is therefore treated as free: the traces are those of a round that
+//! began after the loss. Rounds that began before the loss were settled, and left no traces.
 
 use alloc::vec::Vec;
 use core::ops::Range;

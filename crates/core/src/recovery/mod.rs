@@ -15,7 +15,7 @@
 //!    object ([`data`](crate::data)), go on with Algorithm 1 on this slot, and finish the round if it is won.
 //!
 //! All complete objects in these blocks are examined, because the number of running operations is unknown: a session
-//! runs any number of operations at the same time, and any of them may be the slowest. The walk reads every object
+//! runs any number of operations at the same time, and any of them is possibly the slowest. The walk reads every object
 //! anyway; a look at an object's slots adds two READs of a bucket pair, and one phase does this for 64 objects.
 //!
 //! Other clients keep working on the same slots while recovery runs. To them recovery is a slow writer. Recovery never
@@ -101,7 +101,7 @@ impl BlockReport {
 pub struct RecoveryResult {
     /// One report for each block of the dead client, in the order in which recovery walked the blocks.
     pub blocks: Vec<BlockReport>,
-    /// The number of objects in the walked parts of the blocks, including incomplete objects.
+    /// The number of objects in the walked parts of the blocks, up to the last object that was begun in each block.
     pub walked: u64,
     /// The number of complete objects, whose slots were examined.
     pub examined: u64,
@@ -169,7 +169,7 @@ pub async fn recover<F: Fabric>(
 /// these `blocks`, which lie in those regions. The client has been fenced at all memory nodes. Returns the number of
 /// bytes written.
 ///
-/// Other sessions may, at the same time, go on with rounds that contain the client's words. Completing an object that
+/// Other sessions can, at the same time, go on with rounds that contain the client's words. Completing an object that
 /// no slot keeps does no harm, because the client's objects are not reused before the client is recovered.
 pub async fn complete_objects<F: Fabric>(
     fabric: &F,

@@ -103,7 +103,7 @@ impl<F: Fabric> Recovery<'_, F> {
             headers.extend(BlockHeader::decode(bytes));
         }
         // A header in use is preferred to a sealed one, and any header of the dead client to one of an earlier owner,
-        // which the client may have begun to replace. Of two headers in use, the one with the smaller `first` is
+        // which the client has possibly begun to replace. Of two headers in use, the one with the smaller `first` is
         // preferred: it is the later one, and the object of a speculative write is possibly only on a replica that has
         // this header.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));

@@ -1,4 +1,4 @@
-//! Splits of subtables, by which the index grows: a full subtable gets a sibling (RACE hashing; P §4.2).
+//! Splits of subtables, which make the index larger: a full subtable gets a sibling (RACE hashing; P §4.2).
 //!
 //! The next bit of a key's hash decides whether the key belongs to the subtable or to the sibling; the numbers of its
 //! slots are the same in both. `fill` runs while the change is *transforming*. The sibling gets the words of the

@@ -14,9 +14,9 @@
 //! The header tells the base, or the wait, before the first zero is written, so the owner can die at any moment. The
 //! next owner counts lives from the base on, by the generations in the objects' headers. These cannot tell 3 lives from
 //! 515. So before an object has more than [`TOLD`] lives the header says that the block is *wrapped*, and such a block
-//!      has no base when its tenure ends, unless the owner has counted all lives. The header that says so is written
-//!      twice, the first time when an object has had half as many lives. An older header, which does not say so, is
-//!      possibly still on its way at the first time; at the second time it has arrived, or never will.
+//! has no base when its tenure ends, unless the owner has counted all lives. The header that says so is written twice,
+//! the first time when an object has had half as many lives. An older header, which does not say so, is possibly still
+//! on its way at the first time; at the second time it has arrived, or never will.
 //!
 //! `spec/Generations.tla` is a model of all this.
 
@@ -28,7 +28,7 @@ use crate::mutant::{Mutant, removed};
 
 /// The number of epochs, after a word has left all slots, in which no session writes the word again.
 pub const WINDOW_EPOCHS: u64 = (Slot::GENERATIONS - SPREAD - 1) as u64;
-/// The largest difference in lives between objects of a block with which a tenure ends without a wait.
+/// The largest difference in lives between a block's objects that lets the block's tenure end without a wait.
 const SPREAD: u16 = 128;
 /// The largest number of lives that an object's header can tell: after more lives, a generation that is behind the base
 /// looks as if it were ahead of it.
@@ -143,7 +143,7 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
 
-    /// Records what the headers say, which were read in this epoch.
+    /// Records what the block's headers say. They were read in this epoch.
     pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         if !self.is_open() {
             return;

@@ -17,7 +17,8 @@ impl View {
     }
 
     /// Returns the view after the loss of memory nodes: they are not members any more, and every subtable that had a
-    /// replica there joins the scope of the change. The change begins again in *frozen*, whatever its stage was.
+    /// replica there joins the scope of the change. If pairs without redundancy are lost, all subtables join. The
+    /// change begins again in *frozen*, whatever its stage was.
     pub fn without(&self, lost: &[MnId]) -> Result<View, UnsurvivableLoss> {
         let is_lost = |place: &PoolPlace| lost.contains(&place.node);
         let before = self.change.clone().unwrap_or(ViewChange::begun());

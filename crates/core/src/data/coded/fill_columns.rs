@@ -355,7 +355,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
 
     /// Returns those chunks of one object that one write has made. An object to which a slot word leads has a chunk on
     /// every column; an EC-oriented object has one on every data column. So if data columns show two identities, no
-    /// slot word leads to either, and either may be chosen. Parity counts less than data, because it is possibly left
+    /// slot word leads to either, and any choice is right. Parity counts less than data, because it is possibly left
     /// from an earlier use of the object.
     fn agreeing<'b>(
         &self,
