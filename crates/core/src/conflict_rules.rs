@@ -86,9 +86,9 @@ pub enum RoundVerdict {
     Undecided(UndecidedRound),
 }
 
-/// Evaluates the rules for the writer `own`. `seen` lists the identities on the backups: `own` where its CAS succeeded,
-/// otherwise that of the word which the CAS found. Without backups (one index replica) the CAS of the primary decides
-/// the round, so every writer is permitted to try it.
+/// Evaluates the rules for the writer `own`. `seen` lists an identity for each backup: `own` where the writer's CAS
+/// succeeded, otherwise that of the word which the CAS found. Without backups (one index replica) the CAS of the
+/// primary decides the round, so every writer is permitted to try it.
 pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> RoundVerdict {
     let total = seen.clone().count();
     let count = |who: Identity| seen.clone().filter(|s| *s == who).count();

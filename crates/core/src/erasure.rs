@@ -103,8 +103,8 @@ pub trait ErasureCode {
     /// false if fewer than `k` chunks are there.
     ///
     /// # Panics
-    /// If the code has no chunk of some number, a chunk is given twice, or the lengths differ. Never panics if no chunk
-    /// is missing.
+    /// If a chunk has a number that the code does not have, a chunk is given twice, or the lengths differ. Never panics
+    /// if no chunk is missing.
     fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
 }
 

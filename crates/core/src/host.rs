@@ -68,7 +68,7 @@ pub struct PinnedOperations {
 /// Pauses operations that wait for other operations or processes.
 pub trait Backoff {
     /// Waits a little before attempt number `attempt` (from 0) of an operation. The wait grows with the number and has
-    /// jitter, so that clients in conflict drift apart. Returns an error when the operation has waited long enough.
+    /// jitter, so that clients in conflict drift apart. Returns an error when the operation has to stop waiting.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
 }
 

@@ -84,7 +84,7 @@ struct Slab {
     asking: bool,
     /// Whether half of a block's free objects are used up, so that it is time to search for the next block.
     is_half_used: bool,
-    /// The subtable beside which the latest objects should have been, and were not, allocated.
+    /// The subtable beside which the slab should have allocated a recent object, but had no block for it.
     lacks_beside: Option<u32>,
     /// The number of objects that the slab has to allocate before `lacks_beside` can be set again.
     content_for: u32,
@@ -168,8 +168,8 @@ impl Slabs {
         self.slab(kind).asking = false;
     }
 
-    /// Adds a block that was granted when a slab asked for one of this kind. Returns whether the grant describes a
-    /// possible block.
+    /// Adds a block that was granted when a slab asked for one of this kind. Returns whether a block as the grant
+    /// describes it can exist.
     pub fn add_block(&mut self, kind: SlabKind, grant: BlockGrant) -> bool {
         let shape = BlockShape::new(self.block_bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
@@ -228,7 +228,8 @@ impl Slabs {
         block.in_flight.begin();
         slab.is_half_used |= block.free_objects() == block.half;
         let header = (!block.header.is_in_use()).then(|| {
-            // From here on, the operation that posts the header can be dropped or fail at any time.
+            // From here on, the operation that posts the header can be dropped or fail at any time, and leave the
+            // header on some replicas only.
             block.header.make_uncertain();
             (block.address, block.header_in_use(owner))
         });

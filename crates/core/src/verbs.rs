@@ -500,7 +500,7 @@ pub trait Fabric {
     /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
     /// it executed the batch. A simulated fabric is allowed to decline, so that other sessions can run between the
     /// verbs during [`Fabric::execute`]. But if it has executed one batch of a function that calls this several times,
-    /// it also executes the function's next ones.
+    /// it also executes the function's later batches.
     #[inline]
     fn execute_now(&self, _batch: &mut VerbBatch) -> bool {
         false

@@ -266,13 +266,13 @@ impl Region {
     /// Returns the first place. Its node hands out the region's blocks, and the free bitmaps there are the valid ones.
     ///
     /// # Panics
-    /// Panics if the region has no place, as a region that is gone.
+    /// Panics if the region has no place, because it is gone.
     #[inline]
     pub fn primary(&self) -> PoolPlace {
         self.places[0]
     }
 
-    /// Returns all places but the first. Their nodes keep the block table as well.
+    /// Returns all places but the first. Their nodes keep the region's block table, too.
     pub fn backups(&self) -> &[PoolPlace] {
         self.places.get(1..).unwrap_or_default()
     }
@@ -369,7 +369,7 @@ impl Region {
     }
 
     /// Fills a place that is to join the region, from the region's present places. If a place leaves the region, the
-    /// new place replaces it. No session writes objects there while this runs.
+    /// new place replaces it. No session writes objects to the region while this runs.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
@@ -390,7 +390,7 @@ impl Region {
     }
 
     /// Writes the parity that EC-oriented objects of the region lack, to the present columns. No session writes objects
-    /// there while this runs.
+    /// to the region while this runs.
     pub(crate) async fn write_parity<F: Fabric>(
         &self,
         fabric: &F,
@@ -487,7 +487,7 @@ impl<'v> ObjectLocation<'v> {
         self.region.is_oriented() && word.turn() > 0
     }
 
-    /// Returns the identity that the object's header shows, if it is the object of this slot word.
+    /// Returns the identity that the object's header has to show if this slot word leads to the object.
     #[inline]
     pub fn identity_of(self, word: Slot) -> Identity {
         if self.region.is_oriented() {

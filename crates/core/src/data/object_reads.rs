@@ -105,7 +105,7 @@ pub(crate) struct ObjectReads {
 }
 
 impl ObjectReads {
-    /// Returns the identity that the object's header shows, if it is the object of this slot word.
+    /// Returns the identity that the object's header has to show if this slot word leads to the object.
     pub fn identity_of(&self, word: Slot) -> Identity {
         if self.is_oriented { word.object_identity().first_turn() } else { word.object_identity() }
     }

@@ -109,7 +109,7 @@ impl Orientation {
         }
     }
 
-    /// Returns the number of replicas; the pair survives the loss of one memory node fewer.
+    /// Returns r, the number of replicas; the pair survives the loss of r - 1 memory nodes.
     pub const fn replicas(self) -> usize {
         self.replicas as usize
     }

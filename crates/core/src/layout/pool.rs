@@ -26,7 +26,7 @@ pub const LAYOUTS: VersionRange = VersionRange::only("the layout of pools", LAYO
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 
-/// A word of the header, which the memory node writes and which clients can READ separately.
+/// A word of a pool's header, which the memory node writes and which clients can READ separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderWord {
     /// The word with the magic number and the layout version.
@@ -87,7 +87,8 @@ impl PoolHeader {
     /// Bytes of the layout, cluster and view words, at the start of the pool.
     pub const BYTES: usize = 24;
 
-    /// Reads the words; `None` if the bytes are no pool header, or a header of another version.
+    /// Decodes the layout, cluster and view words; `None` if the bytes are no pool header, or a header of another
+    /// version.
     pub fn decode(bytes: &[u8; PoolHeader::BYTES]) -> Option<PoolHeader> {
         let word =
             |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;

@@ -8,7 +8,7 @@ use crate::mutant::{Mutant, removed};
 /// session that gets the block before that finds the set bits as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenFreeBits {
-    /// The view since which the bitmap's place is the first of the region
+    /// The number of the view in which the bitmap's place became the region's first place
     /// ([`Region::primary_since`](crate::data::Region::primary_since)).
     pub primary_since: u64,
     /// A mark ([`Epochs::mark`](crate::host::Epochs::mark)) that was taken no earlier than the bits were seen.

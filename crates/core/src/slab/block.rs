@@ -77,7 +77,7 @@ pub struct BlockRemainder {
     /// The first object that was never allocated; neither was any object behind it. The number of objects if all were
     /// allocated.
     pub first: u32,
-    /// The view since which the free bitmap is at its place
+    /// The number of the view since which the free bitmap is at its place
     /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects before
     /// `first` are free. If `None`, or if the bitmap has moved since, only a comparison with the whole index tells
     /// that.
@@ -332,7 +332,8 @@ impl Block {
         self.header.make_uncertain();
     }
 
-    /// Records that the block contains only zeros at this mark, which counts as a header that says *sealed*.
+    /// Records that the block contains only zeros at this mark, which has the same effect as a header that says
+    /// *sealed*.
     pub fn end_zeroing(&mut self, mark: u64) {
         self.scrubbed = Some(BlockZeroing::Done(mark));
         self.header.note_sealed();

@@ -6,8 +6,8 @@
 //! after 511 epochs at the earliest. A tenure ends when the block is wholly free. All objects of the next tenure begin
 //! with the same generation, the *base*, which the block's header contains:
 //!
-//! * The base follows the newest generation of all objects. So a generation that some object has skipped has taken an
-//!   epoch as well: one of the object with the most lives.
+//! * The base follows the newest generation of all objects. So objects skip generations, but each skipped generation
+//!   has taken an epoch, too: that of a life of the object with the most lives.
 //! * An object that is more than [`SPREAD`] lives behind would get its own last slot words again too early. If there is
 //!   one, there is no base, and the block waits a whole window before any session uses it again.
 //!
@@ -41,7 +41,7 @@ const UNKNOWN: u16 = u16::MAX;
 /// The state of what a block's owner knows about generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationState {
-    /// The block's header has to be read before objects are allocated, and not before this epoch.
+    /// Before objects are allocated, the block's header has to be read, and not earlier than in this epoch.
     Unread { not_before: u64 },
     /// No header tells the base. Nothing can be allocated until the block has been emptied.
     Lost,

@@ -213,8 +213,8 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     assert_eq!(offered(&mut slabs), [3, 2]);
     slabs.end_ask(kind());
     assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
-    // A session without free objects keeps the blocks in which objects possibly become free. It has enough objects of
-    // another kind.
+    // A session that is short of one kind does not offer its only block of that kind. It offers the block if it is
+    // short of another kind only.
     slabs.begin_ask(kind());
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
@@ -333,7 +333,7 @@ fn a_block_with_little_room_is_used_only_if_that_will_do() {
     assert_eq!(take(&mut slabs), None);
 }
 
-/// Allocates an object that is best in block `best`. Returns the number of the block that contains it.
+/// Allocates an object for which block `best` is the best one. Returns the number of the block that contains it.
 fn best_in(slabs: &mut Slabs, best: u64) -> Option<u64> {
     let is_best = move |block: Address| block.bytes() / BLOCK == best;
     let object = slabs.allocate(kind(), u32::MAX, |_| false, Some((best as u32, is_best)));
@@ -354,7 +354,8 @@ fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
     assert_eq!(best_in(&mut slabs, 5), None);
     (1..=3).for_each(|n| add(&mut slabs, grant(n, 0)));
-    // A new slab does not search for a while. Then it reports once that it lacks a block.
+    // A new slab reports no shortage for its first allocations. Then it reports once that it lacks a block beside
+    // subtable 5.
     let first: Vec<Option<u64>> = (0..2).map(|_| best_in(&mut slabs, 5)).collect();
     assert!(first[0] == first[1] && first[0].is_some_and(|block| block <= 3), "{first:?}");
     assert_ne!(slabs.take_shortage(kind()), Some(SlabShortage::Beside(5)));

@@ -103,8 +103,8 @@ pub struct ViewChange {
     /// The regions of pairs without redundancy that the change has lost, by number, in order. Until the switch no
     /// session can tell whether these pairs exist.
     pub lost_pairs: Vec<u32>,
-    /// The number of regions, at the end of the table, that are new and whose blocks no memory node hands out yet.
-    /// Nonzero only while the change is frozen.
+    /// The number of regions, at the end of the view's list, that are new and whose blocks no memory node hands out
+    /// yet. Nonzero only while the change is frozen.
     pub new_regions: u32,
 }
 

@@ -20,7 +20,7 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// Alignment of the first block of a region, behind the block allocation table, in bytes.
 pub const TABLE_ALIGN_BYTES: u64 = 4096;
 
-/// Sizes that all processes of a cluster agree on. Tests take small sizes, with which rare cases are common.
+/// Sizes that all processes of a cluster agree on. Tests use small sizes, which make rare cases common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {

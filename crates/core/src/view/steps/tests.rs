@@ -249,8 +249,8 @@ fn new_regions_are_known_before_they_can_be_used() {
     assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
     let stable = transforming.advanced().advanced();
     assert_eq!((stable.regions.len(), &stable.change), (4, &None));
-    // Node 1 has one of the two new regions. It is lost before any session could use that region, which is dropped; the
-    // other region stays.
+    // Node 1 has one of the two new regions. If node 1 is lost before any session can use that region, the region is
+    // dropped; the other one stays.
     let without = frozen.without(&[MnId(1)]).unwrap();
     without.check().unwrap();
     assert_eq!(without.regions.len(), 3);
