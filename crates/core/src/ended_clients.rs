@@ -81,7 +81,7 @@ impl EndedClients {
         has_ended || self.fenced.contains(&client)
     }
 
-    /// Takes over a master's report, unless an earlier report had a larger bound.
+    /// Records a master's report, unless an earlier report had a larger bound.
     pub fn learn(&mut self, said: &LiveClients) {
         if said.below.0 < self.below {
             return;

@@ -92,7 +92,7 @@ impl Buckets {
         })
     }
 
-    /// Bytes of each of the two READs.
+    /// Bytes of each of the two READs of [`Buckets::read`].
     pub fn read_bytes(&self) -> u64 {
         2 * u64::from(self.bucket_slots) * 8
     }

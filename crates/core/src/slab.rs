@@ -80,7 +80,7 @@ struct Slab {
     kind: SlabKind,
     /// The slab's blocks that are in use.
     in_use: Vec<Block>,
-    /// Whether an operation is asking for a block of this kind.
+    /// Whether an operation is asking for a block of the slab's kind.
     asking: bool,
     /// Whether half of a block's free objects are used up, so that it is time to search for the next block.
     is_half_used: bool,

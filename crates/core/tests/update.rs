@@ -24,7 +24,7 @@ fn member(n: u16, identity: u64) -> Member {
     }
 }
 
-/// Generates numbers of which most are in range of the generated lists.
+/// Generates numbers, most of which are indices into the generated lists.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0u32..12, 1 => any::<u32>()]
 }

@@ -253,7 +253,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         if self.frontier.is_empty() { SearchVerdict::Unexplained } else { SearchVerdict::Explained }
     }
 
-    /// Appends the situations that are possible after one more instant.
+    /// Appends the situations that are possible after the instant of one more operation.
     fn successors(&self, situation: &Situation<B>, next: &mut Vec<Situation<B>>) {
         if let KeyPresence::Present(Some(value)) = situation.state
             && self.plan.values[value as usize].writers <= 1
@@ -289,7 +289,8 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         next.iter_mut().for_each(|after| self.settle(after));
     }
 
-    /// Returns whether no other open operation has the same effect and returns earlier.
+    /// Returns whether no other open operation without an instant has the same effect and returns earlier. An operation
+    /// that alone writes its value always goes first.
     fn goes_first(&self, situation: &Situation<B>, place: usize, open: &OpenOperation) -> bool {
         if open.effect.written().is_some_and(|v| self.plan.values[v as usize].writers <= 1) {
             return true;

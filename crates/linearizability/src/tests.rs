@@ -499,7 +499,7 @@ fn a_history_is_checked_key_by_key() {
     assert_eq!((findings.operations, findings.keys, findings.pending), (10, 3, 1));
     // The DELETE began at the time when the SEARCH returned.
     assert_eq!(findings.overlapping, 1);
-    // Key 1 was deleted at time 6 or later.
+    // Key 1 is absent at time 8, because the pending DELETE can have had its instant since time 6.
     let returned = Some((9, HistoryAnswer::Absent));
     all.push(record(8, 1, HistoryOperation { call: HistoryCall::Search, invoked: 8, returned }));
     assert!(all.check().is_clean());

@@ -51,7 +51,7 @@ pub trait ChainFormat {
     fn follows(&self, expected: u64, swap: u64) -> Option<(u64, ChainEntry)>;
 }
 
-/// An entry of a chain.
+/// An entry of a key's chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainEntry {
     /// The offset of the entry's word in the pool.

@@ -88,7 +88,7 @@ struct OrderedRound {
     passed: VecDeque<PoolPlace>,
 }
 
-/// Returns the key by which the table finds a slot.
+/// Returns the table key of a slot.
 fn slot_key(place: PoolPlace) -> u128 {
     u128::from(place.node.0) << 64 | u128::from(place.offset)
 }

@@ -106,7 +106,7 @@ pub enum TraceLineError {
     KeyTooLong {
         /// The length of the key, in bytes.
         bytes: usize,
-        /// The greatest length, in bytes.
+        /// The greatest allowed length of a key, in bytes.
         max_bytes: usize,
     },
     /// The file of keys to load has another operation than INSERT.

@@ -304,7 +304,7 @@ impl Region {
         !self.survives(|_| false)
     }
 
-    /// Removes the lost places, for the view of this number.
+    /// Removes the lost places, for the view with the number `view`.
     pub(crate) fn lose(&mut self, is_lost: impl Fn(&PoolPlace) -> bool, view: u64) {
         if self.places.first().is_some_and(&is_lost) {
             self.primary_since = view;
@@ -315,8 +315,8 @@ impl Region {
         self.places.retain(|place| !is_lost(place));
     }
 
-    /// Makes the switch to the view of this number. A place joins, a place leaves, or the joining place replaces the
-    /// leaving one. If `renewed`, the region's free bitmaps begin anew, with zeros.
+    /// Makes the switch to the view with the number `view`. A place joins, a place leaves, or the joining place
+    /// replaces the leaving one. If `renewed`, the region's free bitmaps begin anew, with zeros.
     pub(crate) fn exchange(
         &mut self,
         joining: Option<PoolPlace>,

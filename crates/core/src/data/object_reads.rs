@@ -46,7 +46,7 @@ impl Fetch {
         Fetch { first: read, chunks: None }
     }
 
-    /// Returns the fetch of these chunks, of which `first` is the first READ.
+    /// Returns a fetch of these chunks, whose first READ is `first`.
     pub(super) fn chunks(first: Ticket, chunks: ChunkReads) -> Fetch {
         Fetch { first, chunks: Some(chunks) }
     }
@@ -56,7 +56,7 @@ impl Fetch {
 pub(crate) struct ReplicaContents<'b> {
     pub key: &'b [u8],
     pub opcode: Option<Opcode>,
-    /// The size class that an object with such a key and value has.
+    /// The size class of an object with this key and value.
     pub class: Option<SizeClass>,
 }
 

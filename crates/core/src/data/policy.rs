@@ -159,7 +159,7 @@ impl Policy {
     }
 }
 
-/// The numbers of automatic changes of redundancy, and of fallbacks, in sessions.
+/// The numbers of sessions' automatic changes of redundancy, and of their writes that fell back to replication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transitions {
     /// The number of pairs that became erasure-coded by demotion.

@@ -69,7 +69,7 @@ pub enum OrientationError {
     TooLittleParity {
         /// The number of replicas of EOR(r, k).
         replicas: u8,
-        /// The erasure code that the pair can get.
+        /// The erasure code to which the pair could change.
         coding: Coding,
     },
     /// The loss of r - 1 nodes could take all data chunks, and with them the addresses of the copies.
@@ -81,7 +81,7 @@ pub enum OrientationError {
     TooFewDataChunks {
         /// The number of replicas of EOR(r, k).
         replicas: u8,
-        /// The erasure code that the pair can get.
+        /// The erasure code to which the pair could change.
         coding: Coding,
     },
 }
@@ -119,7 +119,7 @@ impl Orientation {
         self.replicas() - 1
     }
 
-    /// Returns the code of the stripe, which the pair can get.
+    /// Returns the code of the stripe, to which the pair can change.
     pub const fn coding(self) -> Coding {
         self.coding
     }

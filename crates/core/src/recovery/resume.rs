@@ -33,7 +33,7 @@ enum ResumedRound {
     /// The dead client has won. In the given slot every backup shows a word with the identity of the client's object.
     Won(Winner, RecoverySlot),
     Lost,
-    /// The words on the replicas are such as no round leaves.
+    /// The replicas show words that no round leaves.
     Strange,
 }
 

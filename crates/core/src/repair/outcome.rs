@@ -10,7 +10,7 @@ pub enum RepairError {
     /// A memory node failed. The change has to be run again, possibly in a view without that node.
     #[error("repair stopped: {0}")]
     Unreachable(#[from] FailedVerb),
-    /// A slot changed during the repair.
+    /// A slot changed during the transformation.
     #[error("slot {slot} of subtable {subtable} changed during its repair: it was not frozen")]
     NotFrozen {
         /// The number of the subtable.

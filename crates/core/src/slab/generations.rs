@@ -38,7 +38,7 @@ const MOST: u16 = u16::MAX - 1;
 /// The count that stands for unknown lives: the object's header has to be read.
 const UNKNOWN: u16 = u16::MAX;
 
-/// The state of what a block's owner knows about generations.
+/// The knowledge of a block's owner about the start of the generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationState {
     /// Before objects are allocated, the block's header has to be read, and not earlier than in this epoch.
@@ -60,7 +60,7 @@ pub(crate) struct Generations {
     lives: Vec<u16>,
     /// Whether the header says, or is about to say, that generations do not tell all lives.
     wrapped: bool,
-    /// Whether the header has been written with `wrapped` for the second time.
+    /// Whether the header has been written, or is about to be written, with `wrapped` for the second time.
     is_told: bool,
     /// Whether the owner does not know by how many lives the objects differ.
     is_wide: bool,
@@ -181,7 +181,7 @@ impl Generations {
         self.lives.push(0);
     }
 
-    /// Whether the lives of an object have to be read.
+    /// Whether an object's header has to be read, because the object's lives are unknown.
     pub fn is_unknown(&self, object: u32) -> bool {
         self.lives.get(object as usize) == Some(&UNKNOWN)
     }

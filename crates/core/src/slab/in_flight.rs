@@ -12,7 +12,7 @@ pub(crate) struct ObjectsInFlight {
 }
 
 impl ObjectsInFlight {
-    /// Whether no operation is under way.
+    /// Whether no operation is under way for an object of the block.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0

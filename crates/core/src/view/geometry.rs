@@ -192,7 +192,7 @@ impl Geometry {
     }
 }
 
-/// A rule for views that a view breaks.
+/// The error that a view breaks a rule for views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid view: {what}")]
 pub struct ViewError {

@@ -101,7 +101,7 @@ fn lines_are_bounded_and_a_long_one_is_not_taken_into_memory() {
     let both = [&longest[..], b"\n", &line(MAX_LINE_BYTES + 1)].concat();
     let error = read(b"INSERT a", &both).unwrap_err().to_string();
     assert!(error.starts_with("trans.txt:2: the line has more than 1048576 bytes"), "{error}");
-    // The last line of this file has no end of line.
+    // This file is one line that never ends.
     let endless = BufReader::new(io::repeat(b'x'));
     let load = Cursor::new("INSERT a");
     let error = YcsbTrace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
