@@ -31,8 +31,8 @@ impl LiveClients {
     /// The largest number of clients that a list can name.
     pub const MAX_CLIENTS: usize = 4096;
 
-    /// Returns the list of all clients that live: `clients`, in ascending order. Client ids from `unused` on have not
-    /// been assigned.
+    /// Returns the list of the clients that live: `clients`, in ascending order. If there are too many, the list covers
+    /// only the smaller ids. Client ids from `unused` on have not been assigned.
     pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> LiveClients {
         let mut clients: Vec<ClientId> =
             clients.into_iter().take(LiveClients::MAX_CLIENTS + 1).collect();

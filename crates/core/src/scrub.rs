@@ -20,8 +20,8 @@
 //!
 //! *Settling differing slots is always right*, whether or not they are damaged: every change does it, while no session
 //! writes in its scope ([`repair`](crate::repair)). If the replicas of a slot differ, words that lead to nothing are
-//! not chosen (`leads_here`): a writer's object is complete before any slot contains its word, so only damage makes
-//! such a word. Free words that differ are made equal, too.
+//! not chosen (`leads_here`): a writer's object is complete on one of its replicas before any slot contains its word,
+//! so only damage makes such a word. Free words that differ are made equal, too.
 //!
 //! Preconditions: the view is stable. The scrubbing session is pinned in an epoch, so no object of a word that it has
 //! read is reused before the check ends. A scrubbing session whose check has possibly not ended is fenced.
@@ -253,7 +253,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
-    /// Posts, after one or two phases, WRITEs of chunks over damaged ones of an EC-oriented object that lacks parity.
+    /// Posts, after up to two phases, WRITEs of chunks over damaged ones of an EC-oriented object that lacks parity.
     /// The chunks are made from a copy of the object. Returns whether there is such a copy.
     async fn mend_by_copy(
         &mut self,
@@ -287,7 +287,8 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         Ok((word & bit != 0).then_some(region))
     }
 
-    /// Whether an entry seems to be damaged, which is certain only if its slot still contains the word.
+    /// Whether an entry, its object or the object's free bit seems to be damaged. That is certain only if the slot
+    /// still contains the word.
     fn is_doubtful(&mut self, entry: &ScrubbedEntry<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
         Ok(found.damaged() > 0 || self.region_if_bit_set(entry)?.is_some())

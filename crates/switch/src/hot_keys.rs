@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 /// `LEAST_COUNTERS`.
 const COUNTERS: usize = 8;
 const LEAST_COUNTERS: usize = 1 << 8;
-/// All counts are halved after this many accesses per counter of a row.
+/// All counts, and the number of accesses itself, are halved when there are this many accesses per counter of a row.
 const FADES_AFTER: u32 = 4;
 
 /// A table from keys to values that counts the accesses to each key. If the table is full, a new key replaces the one
@@ -91,7 +91,7 @@ impl<V> HotKeyTable<V> {
     }
 }
 
-/// A sketch that gives an upper bound of each key's number of accesses.
+/// A sketch that estimates each key's number of recent accesses, up to 255. Collisions make an estimate too high.
 #[derive(Clone, Debug)]
 struct FrequencySketch {
     /// Counters of [`ROWS`] rows, one row after the other.
@@ -100,7 +100,7 @@ struct FrequencySketch {
 }
 
 const ROWS: usize = 4;
-/// Factors for hashing. They are odd, so that multiplication maps no two keys to one.
+/// Factors for hashing. They are odd, so that multiplication maps no two 64-bit numbers to one.
 const FACTORS: [u64; ROWS] =
     [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
 

@@ -11,8 +11,8 @@
 //! and are skipped. Any other line is an error, and the error message shows the line.
 //!
 //! There are two files: a file of INSERTs with the keys to load, and a file of operations to run. Keys get numbers in
-//! the order in which they appear, loaded keys first. Some line of the two files must insert every key of the second
-//! file; otherwise the files do not belong together.
+//! the order in which they appear, loaded keys first. Each key of the second file must be inserted by some line of
+//! either file; otherwise the files do not belong together.
 //!
 //! Files are read in one pass, and a line has at most [`MAX_LINE_BYTES`]. In memory a key takes its bytes and eight
 //! more, and an operation takes four bytes.

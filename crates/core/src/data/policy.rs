@@ -95,7 +95,7 @@ pub struct Policy {
     pub rules: RedundancyRules,
     /// The demotion of EC-oriented pairs, which makes them erasure-coded. By default there is none.
     pub demotion: Option<Demotion>,
-    /// The promotion of erasure-coded pairs, which gives them copies. By default there is none.
+    /// The promotion of erasure-coded pairs, which become EC-oriented or replicated. By default there is none.
     pub promotion: Option<Promotion>,
 }
 
@@ -109,7 +109,8 @@ pub struct Demotion {
     pub bytes_per_s: u64,
 }
 
-/// The promotion of erasure-coded pairs. While memory is not short, pairs that are read often get copies.
+/// The promotion of erasure-coded pairs. While memory is not short, pairs that are read often become EC-oriented or
+/// replicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
     /// The number of reads by one session, within one window, after which a pair is promoted; 2..=10,000.
@@ -166,7 +167,7 @@ pub struct Transitions {
     pub demoted_pairs: u64,
     /// The number of bytes of the demoted pairs' values.
     pub demoted_bytes: u64,
-    /// The number of pairs that got copies by promotion.
+    /// The number of pairs that were promoted.
     pub promoted_pairs: u64,
     /// The number of bytes of the promoted pairs' values.
     pub promoted_bytes: u64,

@@ -40,7 +40,8 @@ pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BY
 
 /// The identity of the writer of a slot word: address and generation of the writer's own object, whose header contains
 /// it too. The rules of SNAPSHOT compare identities, not words, because an INSERT's word changes while the INSERT works
-/// (tentative, confirmed, withdrawn). No identity is used by two writes.
+/// (tentative, confirmed, withdrawn). An identity recurs, if at all, only after a window of epochs, when no operation
+/// knows the earlier write.
 ///
 /// ```text
 /// | zeros 17 | address, 64 B units 38 | generation 9 |
@@ -157,7 +158,8 @@ impl Slot {
         Address::new(units * UNIT_BYTES)
     }
 
-    /// The generation that the header of the object has to show.
+    /// The generation in the word. The object's header shows it, too; that of an EC-oriented object shows the first
+    /// turn.
     pub fn generation(self) -> u16 {
         (self.0 >> GENERATION_SHIFT) as u16 & (Slot::GENERATIONS - 1)
     }
@@ -220,7 +222,8 @@ impl Slot {
         self.object_identity()
     }
 
-    /// Returns the identity in the header of the object that this word refers to.
+    /// Returns the address and generation in the word. The object's header shows them, too; that of an EC-oriented
+    /// object shows the first turn.
     pub fn object_identity(self) -> Identity {
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }

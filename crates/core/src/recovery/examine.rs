@@ -2,7 +2,8 @@
 //!
 //! The primary's slots are read first. If one shows the object's identity, the round is over. Otherwise the backups'
 //! slots are read. A backup that shows the identity has shown it since before the primary was read, because identities
-//! do not come back. So the round had not ended when the primary was read, and the primary showed the round's old word.
+//! do not recur while an operation runs that knows them. So the round had not ended when the primary was read, and the
+//! primary showed the round's old word.
 //!
 //! A round leaves these traces, and no others:
 //!

@@ -155,7 +155,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
     }
 
     /// Excludes, from slots that differ, words that lead to nothing. Only damage makes such a word, because a writer's
-    /// object is complete on one of its replicas before any replica of the slot contains the word.
+    /// object is complete on one of its replicas before any replica of the slot contains the word. If a replica has a
+    /// confirmed entry, also excludes free words that no DELETE, withdrawal or split has put in the entry's place.
     async fn refute(&mut self, changes: &mut Vec<SlotChange>) -> Result<(), RepairError> {
         let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
         let differ =
@@ -218,7 +219,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
     }
 
     /// Whether a free word has replaced an entry of this key. Either a split has put the word there, or a DELETE, whose
-    /// log object is complete before any slot contains the word, and stays as long as a slot contains the word.
+    /// log object is complete on one of its replicas before any slot contains the word, and stays as long as a slot
+    /// contains the word.
     async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);

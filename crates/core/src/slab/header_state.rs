@@ -66,7 +66,8 @@ impl HeaderState {
         self.written = Some(BlockUse::Sealed);
     }
 
-    /// Lets the header say, when it is written next, that objects from `first` on are in use.
+    /// Lets the header say, when it is written next, that `first` is the first object possibly allocated since the
+    /// block was taken into use, and `fresh` the first that was never allocated.
     pub fn restate(&mut self, first: u32, fresh: u32) {
         *self = HeaderState { written: None, in_use_from: first, was_fresh: fresh };
     }
