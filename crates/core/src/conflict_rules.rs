@@ -16,7 +16,8 @@
 //! [`Winner`] is a permission: only the rules make one, and an operation needs one to change the primary.
 //!
 //! When a memory node is lost, writers have possibly stopped anywhere in their rounds, so the remaining replicas of a
-//! slot can differ. [`settled_word`] chooses the word that all of them get:
+//! slot can differ. Settling chooses the word that all of them get; [`settled_word`] chooses it from the words that are
+//! not passed over:
 //!
 //! * It is the word of any remaining backup, or of the primary if no backup is left. A word that was acknowledged or
 //!   read is on all backups, so any backup shows it.

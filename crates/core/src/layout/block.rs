@@ -40,8 +40,8 @@ pub struct BlockHeader {
     /// The first object that the owner has possibly allocated since it took the block into use. Equal to `fresh` in a
     /// sealed block.
     pub first: u32,
-    /// The first object that had never been allocated when the header was written; all objects behind it were new as
-    /// well.
+    /// The first object that had never been allocated when the block was taken into use or, if the block is sealed,
+    /// when it was sealed. All objects behind it had never been allocated, either.
     pub fresh: u32,
     /// Whether no write of the owner with an object in this block is running. No such write begins before another
     /// header says that the block is in use.

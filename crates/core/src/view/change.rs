@@ -90,7 +90,7 @@ pub enum ChangeStage {
 pub struct ViewChange {
     /// The stage of the view change.
     pub stage: ChangeStage,
-    /// Whether regions have lost replicas from which some session possibly still reads. While true, no object is
+    /// Whether regions have possibly lost replicas from which some session still reads. While true, no object is
     /// written.
     pub data_lost: bool,
     /// The number of members lost since the latest view that was stable or switched. Where a majority of all members
