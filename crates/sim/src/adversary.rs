@@ -12,7 +12,7 @@ use crate::master::OTHER_CLUSTER;
 use crate::run::SimRun;
 use crate::scenario::Fault;
 
-/// Injects faults until the end of the part of the run that is to be disturbed.
+/// Injects faults until no operations are left, or until the run allows no more faults.
 pub(crate) async fn run(run: &SimRun) {
     let sudden = [
         Fault::ClientCrash,
@@ -84,8 +84,8 @@ async fn crash_client(run: &SimRun) {
     }
 }
 
-/// Holds some links of a client for up to the longest time of a verb. Then waits a little, so that the client posts
-/// verbs on these links.
+/// Holds some links of a client, each for less than the timeout of a verb. Then waits a little, so that the client
+/// posts verbs on these links.
 async fn hold_some_links(run: &SimRun, client: ClientId) {
     let network = run.cluster.network();
     for node in run.cluster.checks().living_nodes() {
@@ -186,7 +186,8 @@ async fn crash_node(run: &SimRun) {
             let later = duration(run);
             run.later(later, move || cluster.start_node());
         }
-        // Clients on the machine of a crashed node can die with it, in the middle of their rounds.
+        // Some clients possibly die at the same time, in the middle of their operations, as if they ran on the crashed
+        // node's machine.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)
                 && let Some(process) = some_client(run)
@@ -415,7 +416,7 @@ fn restart_master(run: &SimRun) {
         return;
     }
     if !master.is_running() {
-        // The planned crash of the master came late, after the restart that was planned with it.
+        // The planned crash of the master happened late, after the restart that was planned for it.
         return run.cluster.restart_master(0);
     }
     master.crash_in(run.fault_rng.below(6) as u32, duration(run));

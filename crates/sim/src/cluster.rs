@@ -40,11 +40,11 @@ use crate::view_checks::ViewChecks;
 /// Options of a simulated cluster. The defaults make conflicts common.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
-    /// Number of memory nodes, 1 to 5.
+    /// Number of memory nodes.
     pub memory_nodes: u16,
-    /// Replicas of each subtable, 1 to `memory_nodes`.
+    /// Replicas of each subtable, 1 to 5, and at most `memory_nodes`.
     pub index_replicas: u8,
-    /// Replicas of each region, 1 to `memory_nodes`.
+    /// Replicas of each region, 1 to 5, and at most `memory_nodes`.
     pub data_replicas: u8,
     /// Number of keys for which the index is sized.
     pub index_keys: u64,
@@ -250,7 +250,7 @@ impl SimCluster {
         &self.0.checks
     }
 
-    /// Returns the client id under which the master runs a job, if a job runs.
+    /// Returns the client id of the master's running job, if a job runs.
     pub fn repairer(&self) -> Option<ClientId> {
         self.master().at_work()
     }

@@ -1,8 +1,8 @@
 //! Control messages between clients, memory nodes and the master.
 //!
-//! A message takes some tens of microseconds. It is lost by chance, or when its receiver is stopped, crashed or cut
-//! off. The sender mostly notices a loss only by its own deadline. The sender notices a crash of the receiver sooner,
-//! because the connections of a crashed process break.
+//! A message takes some tens of microseconds. It is lost by chance, or when its receiver has crashed or is cut off. A
+//! request to a stopped process waits until the process continues. The sender mostly notices a loss only by its own
+//! deadline. The sender notices a crash of the receiver sooner, because the connections of a crashed process break.
 //!
 //! A request of a master's job can be delayed in a stalled connection, and then arrive after the job has ended.
 
@@ -142,8 +142,8 @@ impl ControlNetwork {
         });
     }
 
-    /// Sends an answer back. If the caller has crashed, is stopped or no longer waits, it ignores the answer at its
-    /// next step.
+    /// Sends an answer back. A stopped caller sees the answer at its next step. A caller that has crashed or no longer
+    /// waits ignores the answer.
     pub fn send_back(
         &self,
         open: bool,

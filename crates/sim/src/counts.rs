@@ -28,19 +28,20 @@ counts! {
     verbs,
     /// READs and WRITEs that executed in several pieces.
     torn_verbs,
-    /// Lanes (the verbs of a batch for one node) that arrived after a lane of a later batch of one client.
+    /// Lanes (the verbs of a batch for one node) that overtook a lane of an earlier batch of the same client.
     reordered_batches,
-    /// Lanes (the verbs of a batch for one node) that took at least 16 times the usual time.
+    /// Messages over a link that took at least 16 times the usual time in one direction.
     long_delays,
-    /// Batches that executed, but whose completions never reached the client.
+    /// Lanes (the verbs of a batch for one node) that executed, but whose completions never reached the client.
     lost_completions,
-    /// Batches that a client had given up while some of their verbs could still execute.
+    /// Lanes (the verbs of a batch for one node) that a client had given up while some of their verbs could still
+    /// execute.
     late_batches,
     /// Verbs that executed after the client had given up their batch.
     late_verbs,
     /// Client processes that crashed.
     client_crashes,
-    /// Batches of a crashed client that executed only in part.
+    /// Lanes of a crashed client that executed only in part; over simulated shared memory, batches.
     cut_batches,
     /// Batches over simulated shared memory that paused between two pieces, so that other processes could run.
     interrupted_batches,
@@ -70,7 +71,7 @@ counts! {
     node_crashes,
     /// Stops of clients, memory nodes or masters, each resumed later.
     stops,
-    /// Processes cut off from the master for a while.
+    /// Times that a process was cut off from the master for a while.
     partitions,
     /// Times that a client and a memory node were cut off together.
     common_partitions,
@@ -84,7 +85,7 @@ counts! {
     lost_messages,
     /// Requests of the master's jobs that were delayed.
     late_orders,
-    /// Masters that crashed and were restarted from their store.
+    /// Masters that crashed between two actions, as planned, and were restarted from their store.
     master_restarts,
     /// Masters without a cluster, or of another cluster, that replaced the cluster's own master for a while.
     foreign_masters,
@@ -94,13 +95,13 @@ counts! {
     transformations,
     /// View changes that split subtables and reached their ends.
     splits,
-    /// View changes that added regions.
+    /// Times that the master stored a view whose change adds regions.
     additions,
-    /// View changes by which replicas moved from one memory node to another.
+    /// View changes that moved replicas from one memory node to another.
     moves,
-    /// Pairs that a Move gave another redundancy.
+    /// Pairs that a Move of the workload gave another redundancy.
     moved_pairs,
-    /// Moves that lost their round to another write.
+    /// Moves of the workload that lost their conflict round to another write.
     overtaken_moves,
     /// Gets that took the value of a running set and posted no verb.
     rides,
@@ -132,7 +133,7 @@ counts! {
     recovery_crashes,
     /// Sessions that were fenced while their process lived.
     expelled_sessions,
-    /// Memory nodes that joined a formed cluster.
+    /// Memory nodes that were started after the cluster had formed.
     joined_nodes,
     /// Sessions that ended in an orderly way.
     sessions_closed,

@@ -73,7 +73,8 @@ impl ReplicaDamage {
     }
 
     /// Returns whether every damaged object has enough whole replicas or chunks at places for which `is_left` returns
-    /// true. This includes objects that no entry refers to now, because the entries of a lost primary come back.
+    /// true. This includes objects that no known entry refers to now, because the entries of a lost primary come back
+    /// with another primary.
     pub(crate) fn stays_whole_without(&self, is_left: impl Fn(&PoolPlace) -> bool + Copy) -> bool {
         self.damaged.borrow().iter().all(|damaged| {
             let DamagedReplica { node, offset, identity, bytes } = *damaged;
@@ -93,14 +94,14 @@ impl ReplicaDamage {
         })
     }
 
-    /// Damages a word of a live object on one replica, if another replica stays whole. Returns `false` if there is no
-    /// such object.
+    /// Damages a word of a live object on one replica, if enough of its other replicas or chunks stay whole. Returns
+    /// `false` if there is no such object.
     pub fn inflict(&self, rng: &Rng) -> bool {
         self.inflict_beside(rng, |_| true)
     }
 
-    /// Damages a word as [`ReplicaDamage::inflict`] does, but requires that a whole replica is on a node for which
-    /// `is_safe` holds.
+    /// Damages a word as [`ReplicaDamage::inflict`] does, but counts only the other replicas or chunks on nodes for
+    /// which `is_safe` returns true.
     pub(crate) fn inflict_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
         let candidates: Vec<(PoolPlace, Identity, usize, usize)> = {
             let entries = self.checkers.watched();
@@ -154,7 +155,8 @@ impl ReplicaDamage {
             return false;
         }
         let (place, identity, bytes, end) = rng.pick(&candidates);
-        // Header and key are more important than the rest of a long value. In the padding only the used bit matters.
+        // Words of the header and key are drawn more often than the rest of a long value. Of the padding and the end of
+        // the object, only the used bit is damaged.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
             0 => (bytes / 8 - 1, 0x80 << 56),

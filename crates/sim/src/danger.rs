@@ -1,16 +1,17 @@
 //! Bookkeeping of the memory nodes that the master is possibly about to lose.
 //!
 //! The faults must not take the last replica of anything, because no protocol survives that. The master loses a node
-//! when the node crashes, when the node is silent for a lease, or when the node does not answer the master's question
-//! whether it runs. So a node is *in danger* from the moment of a fault until the master hears from the node, or for
-//! good. A further fault is allowed on a node only if everything that the node holds has another replica on a live node
-//! that is not in danger.
+//! when the node crashes, when the node is silent for a lease, or when the node does not answer the request `Describe`,
+//! which asks whether the node runs. So a node is *in danger* from the moment of a fault until the master hears from
+//! the node, or for good. A further fault is allowed on a node only if everything that the node holds has another
+//! replica on a live node that is not in danger.
 //!
 //! A damaged replica is not enough: the other replica must be whole.
 //!
-//! The number of places that a region may lose is computed here from its redundancy, not by the code under test: all
-//! replicas but one; all chunks but k; and for an EC-oriented region r - 1 of all its columns. If an EC-oriented region
-//! lacks a column and no change is under way, its objects have parity, so it may lose all columns but k.
+//! The number of places that a region is allowed to lose is computed here from its redundancy, not by the code under
+//! test: all replicas but one; all chunks but k; and for an EC-oriented region r - 1 of all its columns. If an
+//! EC-oriented region lacks a column and no change is under way, its objects have parity, so it is allowed to lose all
+//! columns but k.
 //!
 //! A fault shorter than a quarter of a lease is allowed on any node that is not in danger yet, because the master hears
 //! from the node again in time.
@@ -34,7 +35,7 @@ pub(crate) enum Danger {
     /// The node stays in danger until the master receives a message from the node.
     UntilHeard,
     /// The node stays in danger until the master has received a message from it and no other node bars it any more.
-    /// While a node is barred, no other replica may be lost: values that were read from that replica alone would be
+    /// While a node is barred, no other replica must be lost: values that were read from that replica alone would be
     /// lost with it.
     UntilSettled,
     /// The node stays in danger until the view goes on without the node.
@@ -90,13 +91,13 @@ impl Dangers {
             && self.network.damage().stays_whole_without(|place| !may_be_lost(place.node))
     }
 
-    /// Returns whether the master may be about to lose a node.
+    /// Returns whether the master is possibly about to lose a node.
     pub fn includes(&self, node: MnId) -> bool {
         self.dangers.borrow().contains_key(&node)
     }
 
-    /// Records a fault by which the master possibly loses a node (the node is then in danger), if the cluster is
-    /// allowed to lose the node. Returns whether the fault is allowed.
+    /// Records a fault that puts a node in danger of being lost, if the cluster is allowed to lose the node. Returns
+    /// whether the fault is allowed.
     pub fn endanger(&self, node: MnId, danger: Danger) -> bool {
         let may = self.may_lose(node);
         if may {
@@ -122,7 +123,7 @@ impl Dangers {
     }
 
     /// Records that the master has received a message from a process. The node of the process is then no longer in
-    /// danger, unless its danger lasts longer.
+    /// danger, unless its [`Danger`] lasts longer.
     pub fn heard(&self, process: ProcessId) {
         let Some(node) = self.node_of(process) else { return };
         let mut dangers = self.dangers.borrow_mut();
@@ -142,8 +143,8 @@ impl Dangers {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
     }
 
-    /// Returns whether the run is allowed to lose the master's question to this process. If so, records the process's
-    /// node as in danger: without an answer, the master possibly regards the node as lost.
+    /// Returns whether the run is allowed to lose the master's request `Describe` to this process, or the answer. If
+    /// so, records the process's node as in danger: without an answer, the master possibly regards the node as lost.
     pub fn may_lose_question_to(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
     }

@@ -10,8 +10,8 @@
 //! has fenced its session.
 //!
 //! Each process has its own pace, which changes now and then. Between a wakeup and the next step, a process loses
-//! between a few nanoseconds and the time of many phases, like a process that is preempted. So conflicts are common in
-//! which one client does much while another does nothing.
+//! between some tens of nanoseconds and the time of several phases, like a process that is preempted. So conflicts are
+//! common in which one client does much while another does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -49,9 +49,9 @@ pub(crate) enum SimEvent {
     /// A timer ends.
     Wake(Waker),
     /// The verbs of a batch for one memory node (a lane) take a step. The event is ignored if it has been replaced by
-    /// an earlier event since it was scheduled: then `turn` is no longer the lane's.
+    /// an earlier event since it was scheduled: then `turn` is no longer the number of the lane's valid event.
     Lane { flight: Rc<BatchFlight>, lane: usize, turn: u32 },
-    /// On a testbed, the verbs of a batch for one node, or their answers, come to the end of a leg of their way.
+    /// On a testbed, the verbs of a batch for one node, or their answers, reach the end of a section of their path.
     Ride { ride: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg },
     /// Any other event, such as the arrival of a message.
     Call(Box<dyn FnOnce()>),

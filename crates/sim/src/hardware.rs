@@ -1,4 +1,5 @@
-//! Placement of processes on the machines of a testbed, and the use that processes make of the machines.
+//! The machines of a testbed: which process runs on which machine, and for how long processes use the parts of
+//! machines.
 
 use std::cell::RefCell;
 
@@ -105,7 +106,7 @@ impl SimHardware {
         }
     }
 
-    /// Returns the verbs and batches that sessions on the testbed have posted since the last call.
+    /// Returns the numbers of verbs and bytes that sessions on the testbed have posted since the last call.
     pub fn take_posted(&self) -> PostedTotals {
         self.on_machines(|machines| machines.take_posted())
     }

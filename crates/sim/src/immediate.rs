@@ -56,7 +56,7 @@ struct ImmediateProgress {
     was_interrupted: bool,
 }
 
-/// A batch that the client's own processor is executing. If the client dies, the batch is dropped half-way.
+/// A batch that the client's own processor is executing. If the client dies, the rest of the batch is dropped.
 struct ImmediateBatch<'f> {
     fabric: &'f SimFabric,
     progress: ImmediateProgress,

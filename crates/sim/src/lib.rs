@@ -13,9 +13,10 @@
 //!   of up to 64. The pace of each process's steps changes in the same way, as if the process were preempted.
 //! * *Tearing.* READs and WRITEs are cut between any two aligned words, and other verbs execute between the pieces. The
 //!   only guaranteed order is that the last word of a WRITE is written last. CAS and FAA are atomic.
-//! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] after it was posted, or never.
+//! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] after it was posted, or never. *Late verbs* (see
+//!   below) are an exception.
 //! * *Client crash*, at any await point. Posted verbs no longer depend on the client: some prefix of each lane (the
-//!   verbs of one batch for one node) executes, perhaps much later, unless the node has fenced the client's session.
+//!   verbs of one batch for one node) executes, perhaps after a long time, unless the node has fenced the client's session.
 //! * *Memory-node crash*, with the loss of the node's memory; at most all replicas but one of anything are lost.
 //! * *Stop and resume* of any client, memory node or master, for longer than other processes wait for it. The NIC of a
 //!   stopped node either continues (RDMA, shared memory) or stops as well (software NIC), as drawn for the run.
@@ -35,8 +36,8 @@
 //! * *Master crash*, between any two actions; the master restarts from its stored state.
 //! * *Foreign masters.* A master without a cluster, or of another cluster, replaces the cluster's own master for a
 //!   while.
-//! * *Damage* of any word of a live object; never on all replicas, and not while the whole replicas may be lost.
-//! * *Crash of a recovering master*, at any step.
+//! * *Damage* of any word of a live object, if another whole replica is on a node that the master is not about to lose.
+//! * *Crash of the master during a job*, at any step.
 //!
 //! One of three clusters shares its memory: verbs execute on the processor of the client that posts them. Then batches
 //! do not overtake each other, no completion is lost, and a client's posted verbs die with the client, between any two

@@ -51,7 +51,7 @@ pub(crate) struct MasterHost {
     /// The stored records of the cluster's own master, while a foreign master is in its place.
     own_store: RefCell<Option<PersistedRecords>>,
     pub process: Cell<ProcessId>,
-    /// Number of restarts. Answers for an earlier process of the master are dropped.
+    /// Number of crashes of the master so far. Answers to an earlier process of the master are dropped.
     incarnation: Cell<u64>,
     /// Receivers of replies, in order. Dropping a receiver wakes a task that waits for the reply, and the run depends
     /// on the order of these wakeups.
@@ -59,13 +59,13 @@ pub(crate) struct MasterHost {
     next_token: Cell<u64>,
     /// The number of actions until the planned crash of the master, and the time for which it is down then.
     crash_in: Cell<Option<(u32, Nanos)>>,
-    /// The client id under which a job runs now.
+    /// The client id of the running job.
     at_work: Cell<Option<ClientId>>,
     /// Whether the running job is a scrub, which repairs nothing by itself.
     scrubs: Cell<bool>,
 }
 
-/// Time between two ticks of the logic, as in a real master. With very short leases this time is shorter.
+/// Time between two ticks of the logic, as in a real master. With leases below 80 ms, it is a sixteenth of the lease.
 const TICK_NS: Nanos = 5_000_000;
 /// Time for which a job waits for a memory node's answer.
 const PATIENCE_NS: Nanos = 5_000_000;
@@ -89,13 +89,13 @@ impl MasterHost {
         }
     }
 
-    /// Returns whether a job that repairs something runs. Scrubs are left out: they never end, so the end of the run
-    /// must not wait for them.
+    /// Returns whether a job that repairs something runs. Scrubs are left out: the master starts them again and again,
+    /// so the end of the run must not wait for them.
     pub fn is_repairing(&self) -> bool {
         self.at_work().is_some() && !self.scrubs.get()
     }
 
-    /// Returns the client id under which a job now posts verbs, if a job runs.
+    /// Returns the client id of the running job, if a job runs.
     pub fn at_work(&self) -> Option<ClientId> {
         self.at_work.get()
     }
@@ -185,7 +185,7 @@ impl MasterHost {
         self.waiting.borrow_mut().clear();
     }
 
-    /// Tells the master that the connection of a dead process has closed.
+    /// Tells the master that the connection of a process has closed.
     pub fn closed(&self, cluster: &SimCluster, process: ProcessId) {
         self.handle(cluster, MasterEvent::ConnectionClosed { connection: connection_of(process) });
     }
@@ -201,7 +201,8 @@ impl MasterHost {
         let control = cluster.control();
         let open = control.reaches_master(from);
         let says_alive = matches!(request, MasterRequest::Alive { .. });
-        // A node that is cut off must reach the master again soon, unless the cluster is allowed to lose the node.
+        // If the node is not cut off, its heartbeat is lost only if the cluster is allowed to lose the node. If the
+        // node is cut off, the cluster was allowed to lose the node when the cut began.
         let may_be_lost = || !says_alive || !open || cluster.dangers().may_lose_word_of(from);
         let there = cluster.clone();
         control.send(self.process.get(), 0, open, may_be_lost, move || {

@@ -17,7 +17,7 @@ pub(crate) struct SimMemory {
     /// Clients whose verbs are refused. This set never shrinks, because a verb can arrive arbitrarily late. On a real
     /// node a fence ends the client's connections.
     pub fenced: BTreeSet<ClientId>,
-    /// The node's own record of fenced clients, whose size is bounded.
+    /// The node's own record of fenced and living clients, whose size is bounded.
     pub over: EndedClients,
 }
 

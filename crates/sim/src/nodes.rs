@@ -61,7 +61,7 @@ impl NodeHost {
         }
     }
 
-    /// Returns the cluster whose data the node may still hold.
+    /// Returns the cluster whose data the node possibly still holds.
     pub fn holds_of(&self) -> Option<ClusterId> {
         self.logic.borrow().held_cluster()
     }
@@ -128,8 +128,8 @@ impl NodeHost {
         }
         step.reply
     }
-    /// Gives the node its number and its pool. The number comes with the answer to the node's join request, or with the
-    /// first call of the master if that call comes earlier.
+    /// Gives the node its id and its pool. The id comes with the answer to the node's join request, or with the first
+    /// call of the master if that call comes earlier.
     pub fn take_name(&self, network: &Network, node: MnId) {
         if self.name.replace(Some(node)).is_none() {
             let pool = vec![0; (first_extent(self.pool_bytes) + self.pool_bytes) as usize];

@@ -109,8 +109,8 @@ pub struct BrokenPromise {
 /// because the protocol promises progress only once faults end.
 const EVENTS_PER_OPERATION: u64 = 3_000;
 
-/// The greatest number of operations that run at once; no scenario has as many clients by default. The cost of checking
-/// a history grows exponentially with the number of overlapping operations on a key.
+/// The greatest number of operations that run at once, however many clients there are. The cost of checking a history
+/// grows exponentially with the number of overlapping operations on a key.
 const MOST_AT_ONCE: usize = 24;
 
 /// The greatest number of objects that a recovered session has freed without setting their bits, or has possibly
@@ -348,8 +348,8 @@ impl SimRun {
         }
     }
 
-    /// Ends the run once all clients have ended: from then on no faults are injected, delayed messages arrive, the
-    /// master repairs everything, and a new client reads every key.
+    /// Waits until all clients have ended. From then on no faults are injected, and the run ends when delayed messages
+    /// have arrived, the master has repaired everything, and a new client has read every key.
     async fn end(&self) {
         while !self.clients.borrow().is_empty() || self.births.get() > 0 {
             self.sim.sleep(1_000_000).await;
@@ -360,7 +360,8 @@ impl SimRun {
             .network()
             .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
         self.cluster.control().lost_one_in.set(0);
-        // A crash of the master at a given action is an exception: it is possibly yet to come.
+        // In runs without this fault, a planned crash is that of `RunOptions::master_crash`, which is still allowed to
+        // happen.
         if self.faults.contains(&Fault::MasterRestart) {
             self.cluster.master().spare();
         }
@@ -386,7 +387,7 @@ impl SimRun {
     /// Returns whether the master has nothing left to repair.
     fn is_put_right(&self) -> bool {
         let Some(status) = self.status() else { return false };
-        // The master has possibly crashed after this answer.
+        // The status request itself has possibly made the master execute its planned crash.
         let master = self.cluster.master();
         if !master.is_running() || master.is_repairing() {
             return false;

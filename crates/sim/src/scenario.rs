@@ -175,7 +175,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All scenarios, in the order in which seeds take turns.
+    /// All scenarios, in the order in which a campaign uses them for successive seeds.
     pub const ALL: [Scenario; 16] = [
         Scenario::Mixed,
         Scenario::Inserts,
@@ -316,8 +316,8 @@ impl Scenario {
         }
     }
 
-    /// Returns further faults, each of which one of four runs injects. Each fault is drawn separately, so the other
-    /// runs do not depend on this list.
+    /// Returns further faults, each of which one of four runs injects. They are drawn from a random stream of their
+    /// own, so no other draw of a run depends on this list.
     pub fn seldom(self) -> &'static [Fault] {
         use Fault::*;
         match self {
@@ -329,7 +329,7 @@ impl Scenario {
             Scenario::Elastic => &[ForeignMaster, LateOrder],
             Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
-            // Damage spares another replica of every object, so one memory node may crash.
+            // Damage spares another replica of every object, so that the loss of one memory node is allowed.
             Scenario::Damage => &[NodeCrash],
             Scenario::Storm => &[LateVerb, ForeignMaster, Damage, LateOrder],
             Scenario::Scans => &[Stop, CommonPartition, Silence, Damage, LostCompletion],
@@ -378,7 +378,7 @@ pub(crate) struct ScenarioShape {
     pub tables: usize,
     /// Capacities of the switches on the links; empty if there are none.
     pub switches: Vec<FuseeSwitchOptions>,
-    /// Mistakes that the switches make.
+    /// The rates at which the switches make mistakes.
     pub mistakes: SwitchMistakes,
 }
 
@@ -434,7 +434,7 @@ fn shifting(rng: &Rng) -> Policy {
     }
 }
 
-/// Draws a mix for keys that clients do not contend for more than usual.
+/// Draws a mix of operations, for keys that clients do not contend for more than usual.
 fn draw_mix(rng: &Rng) -> OperationMix {
     mix(rng.pick(&[
         [3, 2, 1, 3, 2, 1],
@@ -588,7 +588,8 @@ impl ScenarioShape {
         self.cluster.session.cache_threshold = 0.1;
     }
 
-    /// Changes the shape so that there are hardly more blocks than the clients have size classes, with many operations.
+    /// Changes the shape so that there are many operations, and hardly more blocks than one for each client and size
+    /// class.
     fn with_little_memory(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);
         let geometry = Geometry {
@@ -706,7 +707,8 @@ impl ScenarioShape {
             redundancy: Some(RedundancyRules::from_length(from, Redundancy::None)),
             ..self.cluster.session
         };
-        // There are two more nodes than index replicas, and many small regions, so that each node has some.
+        // There are two more memory nodes than index replicas, and many small regions, so that each node has some
+        // regions.
         let memory_nodes =
             self.cluster.memory_nodes.max(u16::from(self.cluster.index_replicas) + 2);
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
@@ -751,7 +753,8 @@ impl ScenarioShape {
         }
     }
 
-    /// Adds scans, some of which take a hundred operations. Many keys do not change during a scan.
+    /// Adds scans, some of which last for a hundred operations. There are so many keys that most do not change during a
+    /// scan.
     fn with_many_scans(self, rng: &Rng) -> ScenarioShape {
         let shape = match rng.below(4) {
             0 => self.with_codes(rng, false),

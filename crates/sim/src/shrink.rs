@@ -1,9 +1,9 @@
 //! Shortening of failing runs.
 //!
-//! Faults are left out kind by kind, and clients and operations one by one, as long as the run still breaks a promise
-//! (not necessarily the same promise). Every decision has a random stream of its own, and a run with fewer operations
-//! begins exactly like the longer run, so much can be left out. The result is again a run of the same seed: the command
-//! that replays it has a few more flags.
+//! Faults are left out kind by kind, the number of operations is bisected, and the number of clients is reduced, as
+//! long as the run still breaks a promise (not necessarily the same promise). Every decision has a random stream of its
+//! own, and a run with fewer operations begins exactly like the longer run, so much can be left out. The result is
+//! again a run of the same seed: the command that replays it has a few more flags.
 
 use crate::run::{RunOptions, SimOutcome, run};
 

@@ -395,7 +395,7 @@ mod tests {
         let [one, two] = [1, 2].map(ClientId);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));
         assert_eq!([one, one, two].map(|client| machines.work(client, 0, 10)), [10, 20, 10]);
-        // There are more threads than cores.
+        // On this machine there are more threads than cores.
         let mut machines = TestbedMachines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
         let machine = machines.add_for_clients();
         machines.place(process, machine);

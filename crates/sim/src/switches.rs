@@ -49,11 +49,11 @@ pub struct Switches {
 struct SwitchAdversary {
     mistakes: SwitchMistakes,
     rng: Rng,
-    /// The places of the latest WRITEs that passed the switch.
+    /// The places of the latest WRITEs that passed any of the switches.
     written: RefCell<VecDeque<PoolPlace>>,
 }
 
-/// The greatest number of WRITEs' places that a switch remembers.
+/// The greatest number of WRITEs' places that the adversary remembers.
 const WRITTEN: usize = 24;
 
 impl Switches {
@@ -199,7 +199,7 @@ fn connection(client: ClientId, node: MnId) -> SwitchConnection {
 }
 
 impl SwitchAdversary {
-    /// Draws whether a switch forgets now, and which part of its knowledge.
+    /// Draws whether the switch of a connection forgets now, and which part of its knowledge.
     fn forgets(&self, connection: SwitchConnection) -> Option<ForgetScope> {
         let one_in = self.mistakes.forgets_one_in;
         let forgets = one_in > 0 && self.rng.one_in(one_in);

@@ -39,7 +39,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// A testbed in which only the time on the wire is not zero.
+    /// A testbed in which only messages take time: verbs on the wire, and control messages.
     pub const UNLIMITED: Testbed = Testbed {
         name: "unlimited",
         one_way_ns: 800,

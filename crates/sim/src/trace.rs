@@ -17,7 +17,7 @@ impl SimTrace {
 
     pub(crate) fn note(&mut self, now: u64, words: &[u64], text: impl FnOnce() -> String) {
         self.events += 1;
-        // FNV-1a on whole words. The digest need not withstand an attacker; it only distinguishes runs.
+        // A variant of FNV-1a on whole words. The digest need not withstand an attacker; it only distinguishes runs.
         for word in std::iter::once(&now).chain(words) {
             self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }

@@ -2,10 +2,10 @@
 //!
 //! `fusee_switch` offers no such treatment, and no scenario draws one: a run must ask for one by
 //! [`Switches::unsound`](crate::Switches::unsound) or [`RunOptions::unsound`](crate::RunOptions::unsound). Each
-//! treatment saves some time, and is right as long as the switch knows everything. But a switch may change a request
-//! only if every possible answer to the changed request is also true for the original one. Here some answers are not.
-//! `tests/unsound.rs` has the shortest history that shows this for each treatment, and decision 0049 describes each in
-//! a sentence.
+//! treatment saves some time, and is right as long as the switch knows everything. But a switch is allowed to change a
+//! request only if every possible answer to the changed request is also true for the original one. Here some answers
+//! are not. `tests/unsound.rs` has the shortest history that shows this for each treatment, and decision 0049 describes
+//! each in a sentence.
 //!
 //! A switch learns from passing requests and true answers. But slot words recur once an address has used up all its
 //! generations, and no run is long enough for that. So an adversary sometimes applies the knowledge about one word to
@@ -18,8 +18,8 @@ use fusee_core::verbs::{MnId, Verb, VerbOp};
 /// A forbidden treatment of CASes by a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsoundCas {
-    /// If an earlier CAS of another client on this slot expected the same word, this CAS is changed to expect the new
-    /// word of that earlier CAS. The client gets the memory node's answer.
+    /// If the switch has seen an earlier CAS on this slot that expected the same word but had another new word, this
+    /// CAS is changed to expect the new word of that earlier CAS. The client gets the memory node's answer.
     RewritesExpected,
     /// If the switch has seen in an answer that another CAS has replaced the expected word, this CAS is not forwarded:
     /// the switch answers with the word that the other CAS wrote. The switch keeps this knowledge even when the words
@@ -56,7 +56,8 @@ pub(crate) struct Forger {
 
 #[derive(Debug, Default)]
 struct ForgerKnowledge {
-    /// For a place and a word there, the word that has replaced that word.
+    /// For a place and a word there, the word that has replaced that word; for `RewritesExpected`, the new word of the
+    /// latest CAS that expected that word, whether or not that CAS succeeded.
     after: HashMap<(WordAddress, u64), u64>,
     /// The word that the switch last saw at a place; for `EarlyLossTrusted`, the word before the last replacement.
     shown: HashMap<WordAddress, u64>,

@@ -4,7 +4,7 @@
 //! that did not overlap do not count as concurrent. An operation whose process crashed, or that failed with an unknown
 //! outcome, stays in the history without an answer. An operation that certainly had no effect is removed.
 //!
-//! Answers that no history may contain cause a panic at once: torn values, and errors that no fault excuses.
+//! Answers that no history is allowed to contain cause a panic at once: torn values, and errors that no fault excuses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub struct SimWorkload {
     redundancies: Vec<Redundancy>,
     /// Length from which on values are written without redundancy; `None`: all values have redundancy.
     single_from: Option<usize>,
-    /// Keys that may have had a value without redundancy at some time.
+    /// Keys that have possibly had a value without redundancy at some time.
     single: RefCell<BTreeSet<usize>>,
     /// Times at which memory nodes were lost together with pairs without redundancy.
     losses: RefCell<Vec<u64>>,
@@ -120,8 +120,8 @@ impl SimWorkload {
         self.invoked.get()
     }
 
-    /// Runs one operation on one key. A SEARCH of many keys and a scan use all keys; a SEARCH of many keys may ask for
-    /// one of them twice. If a scan of another session waits, this call may continue that scan instead.
+    /// Runs one operation on one key. A SEARCH of many keys and a scan use all keys; a SEARCH of many keys sometimes
+    /// asks for one of them twice. If a scan of another session waits, this call sometimes continues that scan instead.
     ///
     /// # Panics
     /// If the answer is one that no operation is allowed to give.
@@ -206,7 +206,7 @@ impl SimWorkload {
     }
 
     /// Returns the redundancy that a write asks for. If the pairs of this run have several redundancies, every second
-    /// write asks for the redundancy that the rules give, and the other writes keep the pair's redundancy.
+    /// write asks for the redundancy that the session's rules give, and the other writes keep the pair's redundancy.
     fn named(
         &self,
         session: &SimSession,

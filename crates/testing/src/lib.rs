@@ -41,7 +41,7 @@ fn command(program: &str, arguments: &[&str]) -> Command {
 /// Returns the path of a program that was built together with the test.
 pub fn path(program: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    // Cargo puts tests one directory below the programs. Elsewhere both may be in one directory.
+    // Cargo puts tests one directory below the programs. Without Cargo, tests and programs can be in one directory.
     let found = test.ancestors().skip(1).take(2).map(|directory| directory.join(program));
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
         panic!("no {program} beside {}: `cargo build -p {program}` builds it", test.display())
@@ -98,7 +98,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> CommandOutput {
     let mut out = child.stdout.take().unwrap();
     let mut err = child.stderr.take().unwrap();
     let input = input.to_vec();
-    // The command may end before it has read all input, so an error is ignored.
+    // The command can end before it has read all input, so an error is ignored.
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));
     let out = thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -20,7 +20,7 @@ pub(crate) struct MemoryCheckers {
     memories: Rc<SimMemories>,
     /// The checker of live entries, which is called at every change of a word.
     entries: RefCell<LiveEntries>,
-    /// The checker of reuse, which is called at every WRITE.
+    /// The checker of reuse, which is called at every WRITE and FAA, and at every change of a word.
     reuse: RefCell<ReuseCheck>,
 }
 
@@ -93,7 +93,7 @@ impl MemoryCheckers {
             let (Ok(new), Ok(other)) = (Object::decode(bytes), Object::decode(&other)) else {
                 continue;
             };
-            // Chunks of one pair differ in their numbers and payloads, but share the checksum of the value.
+            // Chunks of one pair differ in their chunk numbers and payloads, but share the checksum of the value.
             let is_other_chunk = self.reuse().needed_at(place) > 1 && at != place;
             let of = |object: &Object<'_>| {
                 let mut value = object.value().to_vec();

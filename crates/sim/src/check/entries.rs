@@ -90,7 +90,8 @@ impl LiveEntries {
         }
     }
 
-    /// Checks a WRITE to a node's memory. If `rots`, the WRITE may be a repair of damage.
+    /// Checks a WRITE to a memory node's memory. If `rots`, memory was damaged in this run, so that the WRITE is
+    /// allowed to repair an object.
     ///
     /// # Panics
     /// If a live object is there and the WRITE changes it.
@@ -287,8 +288,8 @@ fn chunked_object_of(
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();
     // The length of a copy follows from a chunk, as it does for readers and repairs, because the header of the copy's
-    // block may be half written. A data chunk is preferred, because parity may belong to an earlier object at this
-    // address.
+    // block is possibly half written. A data chunk is preferred, because parity possibly belongs to an earlier object
+    // at this address.
     let mut sized: Option<(usize, SizeClass)> = None;
     for (_, number, bytes) in &shown {
         let Some(bytes) = bytes else { continue };
@@ -326,7 +327,7 @@ fn chunked_object_of(
     let part = |(place, number, standing): &(PoolPlace, usize, Option<Vec<u8>>)| {
         let mut belongs = vec![0; bytes as usize];
         whole.chunk(&code, *number, &mut belongs);
-        // Copy words are written after the chunk, so the bytes that are there count as right.
+        // A copy word is written after its chunk, so the copy words that are in memory count as right.
         let copies = bytes as usize - 40..bytes as usize - 8;
         if let Some(standing) =
             standing.as_ref().filter(|_| object.columns().is_some_and(|c| c.is_oriented()))

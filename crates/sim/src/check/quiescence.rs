@@ -7,9 +7,9 @@
 //! *No referenced object is free.* Every word of the index keeps an object: the pair that the word refers to, or the
 //! log object of the operation that freed the slot. No two words keep one object. The object's free bit is not set, and
 //! the object is not in the block's remainder, which was never allocated. The tables of all replicas of the region show
-//! an owner for the block, because a block without an owner could be allocated again. The owner may differ between
-//! replicas if a message was lost or a client crashed while the block was handed on. But each memory node must use the
-//! owners of its own table.
+//! an owner for the block, because a block without an owner could be allocated again. The owner is allowed to differ
+//! between replicas, because a message is possibly lost, or a client crashes, while the block is handed on. But each
+//! memory node must use the owners of its own table.
 //!
 //! *No memory is lost*, if there were no faults: the master knows every block with an owner, and every object of the
 //! block is kept by a word, or is free, or was never allocated. After faults this holds only for blocks whose free
@@ -64,8 +64,8 @@ pub fn check_quiescent(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>
     }
 }
 
-/// Checks that every object of every block is kept by a word, marked as free, or never allocated. Holds only in runs
-/// without lost messages and crashes.
+/// Checks that every object of every block is kept by a word, marked as free, or never allocated. This is true only in
+/// runs without lost messages and crashes.
 ///
 /// # Panics
 /// If an object is lost.
@@ -99,7 +99,7 @@ pub fn check_nothing_lost(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orph
 }
 
 /// Returns the objects that are neither kept by a word, nor free, nor never allocated, in blocks that need no
-/// comparison with the index. Holds also after the loss of memory nodes and clients.
+/// comparison with the index. Can be called even after memory nodes and clients were lost.
 pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);
@@ -109,8 +109,8 @@ pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -
         if !region.is_there() || *marked != Some(region.primary_since()) {
             continue;
         }
-        // The owner table takes precedence over the master's record: a block that was given back may still have a
-        // record, and a session that relies on the record is refused.
+        // The owner table takes precedence over the master's record: the master possibly still has a record of a block
+        // that was given back, and a session that relies on the record is refused.
         if owner_at(cluster, &region.places()[0], id.block) != *owner {
             continue;
         }
@@ -212,8 +212,8 @@ fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: S
     assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
 }
 
-/// Checks that an object whose parity may be missing survives the loss of as many nodes as the object has copies. For
-/// this the object needs all data chunks, and either the parity or all copies, each copy on a node of its own.
+/// Checks that an object which is allowed to lack parity survives the loss of as many nodes as the object has copies.
+/// For this the object needs all data chunks, and either the parity or all copies, each copy on a node of its own.
 fn check_redundancy(
     cluster: &SimCluster,
     view: &View,
@@ -243,7 +243,7 @@ fn check_redundancy(
 }
 
 /// Checks that every data chunk of an object names all copies of the word's turn, and that all data chunks name the
-/// same copies, because any chunk may become the only one left.
+/// same copies, because all chunks but one can be lost.
 // Promise RED-19: At rest, data chunks name all copies of the turn.
 fn check_copy_words(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");

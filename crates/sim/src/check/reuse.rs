@@ -1,25 +1,26 @@
 //! A checker that memory is reused only when no running operation can know its earlier contents.
 //!
-//! An object may be overwritten once all operations, and all jobs of the master, have ended that began before the last
-//! slot replica gave up the object's word, because only these can know the word. A block that was overwritten by zeros
-//! may be reused once all operations and jobs have ended that began before the zeros. An object that was not written
-//! since earlier zeros is exempt, because no operation can know anything of it. The checker does not depend on the
-//! tested code's knowledge of free objects: words in the index show when an object becomes free, and WRITEs to objects
-//! show when an object is reused.
+//! An object is allowed to be overwritten once all operations, and all jobs of the master, have ended that began before
+//! the last slot replica gave up the object's word, because only these can know the word. A block that was overwritten
+//! by zeros is allowed to be reused once all operations and jobs have ended that began before the zeros. An object that
+//! was not written since earlier zeros is exempt, because no operation can know anything of it. The checker does not
+//! depend on the tested code's knowledge of free objects: words in the index show when an object becomes free, and
+//! WRITEs to objects show when an object is reused.
 //!
-//! A dead session counts as running until it is recovered. A failed job counts as ended here, although its verbs may
+//! A dead session counts as running until it is recovered. A failed job counts as ended here, although its verbs can
 //! still execute: here the check is weaker than the promise.
 //!
-//! The checker also covers free bitmaps: a bit may be set only if it is clear, and cleared only if it is set, because
-//! otherwise the FAA would carry into the neighbouring bit. No object may be allocated again while its bit is set.
+//! The checker also covers free bitmaps. A bit must be set only if it is clear, and cleared only if it is set, because
+//! otherwise the FAA would carry into the neighbouring bit. No object must be allocated again while its bit is set.
 //!
 //! *Generations never restart.* Each use of an object's address lasts at least one epoch. No object is written with the
 //! identity of another object on any replica. No identity recurs within a window of epochs after it was last in a slot
-//! or in an object. The master's answers tell the checker the number of the epoch.
+//! or in an object. The master's answers to heartbeats tell the checker the number of the epoch.
 //!
 //! A job of the master copies contents from one place to other places. If a dead client left an object with two
-//! identities, neither of them in use, the job may choose the earlier one. That identity was still in memory, so this
-//! is no recurrence. The same is true of an identity that a dead client has overwritten by zeros on some replicas only.
+//! identities, neither of them in use, the job is allowed to choose the earlier one. That identity was still in memory,
+//! so this is no recurrence. The same is true of an identity that a dead client has overwritten by zeros on some
+//! replicas only.
 
 // Promise MEM-1: Memory is reused only when no running operation knows it.
 // Promise MEM-3: No bit of a free bitmap is set twice.
@@ -57,7 +58,7 @@ pub(crate) struct ReuseCheck {
     view: Option<View>,
     /// The newest epoch; 0 if no epoch is known, in which case windows are not checked.
     epoch: u64,
-    /// For each address, the object that was last written there.
+    /// For each address, the object that was last written there; none after zeros.
     lives: BTreeMap<u64, ObjectLife>,
     /// The last epoch in which each retired identity was in a slot or object.
     stood: BTreeMap<Identity, u64>,
@@ -65,9 +66,9 @@ pub(crate) struct ReuseCheck {
     clock: u64,
     /// The times at which running operations began, in order, by session or job, and by local epoch.
     running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
-    /// The members of `running` that are jobs.
+    /// The client ids of all jobs so far.
     jobs: BTreeSet<ClientId>,
-    /// Recovered sessions, whose further actions have no effect.
+    /// Recovered sessions, whose later operations are ignored.
     recovered: BTreeSet<ClientId>,
     /// For each free object, by address, the time at which the object became free, and its contents at that time.
     free: BTreeMap<u64, (u64, FreedContent)>,
@@ -81,7 +82,7 @@ impl ReuseCheck {
         self.view = view.cloned();
     }
 
-    /// Notes an epoch of one of the master's answers, which possibly come out of order.
+    /// Notes an epoch that an answer of the master shows. Answers can arrive out of order.
     pub fn epoch(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }
@@ -140,7 +141,7 @@ impl ReuseCheck {
             }
         }
         let stood = self.stood.get(&identity).copied();
-        // An EC-oriented object has several words, one for each turn.
+        // An EC-oriented object has several words, one for each turn, so that its identities recur sooner.
         let is_oriented = matches!(self.redundancy_at(at), Redundancy::Oriented(_));
         let lives = if is_oriented { u64::from(Slot::TURNS) } else { 1 };
         assert!(
@@ -149,8 +150,8 @@ impl ReuseCheck {
         );
         // The bitmaps on a lost node are lost as well.
         let bit = self.free_bit(at).and_then(|(word, bits)| Some(memories.number_at(word)? & bits));
-        // A repair may write an object that the checker has not seen written, and that was freed after the repair read
-        // it.
+        // A repair is allowed to write an object that the checker has not seen written, and that was freed after the
+        // repair read it.
         let is_repaired = !self.lives.contains_key(&address) && self.stands(identity, at, memories);
         let is_used = is_repaired || bit.is_none_or(|bit| bit == 0);
         assert!(is_used, "{who} writes {at}, which is set free");
@@ -191,7 +192,7 @@ impl ReuseCheck {
     }
 
     /// Notes that an operation of this local epoch ended. The caller does not know which operation ended, so the oldest
-    /// running one of this local epoch is removed. So no ended operation counts as running.
+    /// running one of this local epoch is removed. Thus no ended operation counts as running.
     pub fn ended(&mut self, client: ClientId, local_epoch: u64) {
         let Some(running) = self.running.get_mut(&client) else { return };
         if let Some(since) = running.get_mut(&local_epoch).filter(|since| !since.is_empty()) {
@@ -251,7 +252,7 @@ impl ReuseCheck {
     /// Checks a WRITE before it executes, while `memories` still have the earlier contents.
     ///
     /// # Panics
-    /// If the memory is reused while a running operation may know it, or if an identity recurs too early.
+    /// If the memory is reused while a running operation possibly knows it, or if an identity recurs too early.
     pub fn written(
         &mut self,
         who: ClientId,
@@ -317,7 +318,7 @@ impl ReuseCheck {
         found.map_or(Redundancy::Replicated, |(region, _)| region.redundancy())
     }
 
-    /// Returns the number of places on which an object must be complete.
+    /// Returns the number of whole replicas or whole chunks that the object at a place needs.
     pub fn needed_at(&self, place: PoolPlace) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {

@@ -36,8 +36,8 @@ impl SimWorkload {
         handed.pop()
     }
 
-    /// Continues a scan piece by piece. The scan may be handed on before its end, and is handed on after an error, to a
-    /// session that may know an older or a newer view.
+    /// Continues a scan piece by piece. The scan is sometimes handed on before its end, and always after an error, to a
+    /// session that possibly knows an older or a newer view.
     ///
     /// Every pair of a piece is checked as the answer of a SEARCH during the piece. If no piece shows a key, a SEARCH
     /// at some moment of the scan must find the key absent. If two pieces show a key, a SEARCH at some moment between
