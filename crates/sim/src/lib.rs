@@ -13,10 +13,10 @@
 //!   of up to 64. The pace of each process's steps changes in the same way, as if the process were preempted.
 //! * *Tearing.* READs and WRITEs are cut between any two aligned words, and other verbs execute between the pieces. The
 //!   only guaranteed order is that the last word of a WRITE is written last. CAS and FAA are atomic.
-//! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] after it was posted, or never. *Late verbs* (see
-//!   below) are an exception.
+//! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] after it was posted, or never. *Late verbs*
+//!   (see below) are an exception.
 //! * *Client crash*, at any await point. Posted verbs no longer depend on the client: some prefix of each lane (the
-//!   verbs of one batch for one node) executes, perhaps after a long time, unless the node has fenced the client's session.
+//!   verbs of one batch for one node) executes, perhaps much later, unless the node has fenced the client's session.
 //! * *Memory-node crash*, with the loss of the node's memory; at most all replicas but one of anything are lost.
 //! * *Stop and resume* of any client, memory node or master, for longer than other processes wait for it. The NIC of a
 //!   stopped node either continues (RDMA, shared memory) or stops as well (software NIC), as drawn for the run.

@@ -54,8 +54,8 @@ fn replicas_move_beside_working_clients() {
     assert_immediate(&events);
 }
 
-/// A memory node is cut off from the master only, and clients at an older view still read from the node. No client
-/// reads an older value after a newer one.
+/// A memory node is cut off from the master only, and clients that know only an older view still read from the node. No
+/// client reads an older value after a newer one.
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
@@ -68,7 +68,7 @@ fn pairs_without_redundancy_go_with_their_node() {
     assert!(events.gone > 400 && events.crashed > 150, "{events:?}");
 }
 
-/// The checks notice the loss of a pair that must not be lost.
+/// The check of the history notices the loss of a pair if the history does not allow this loss.
 #[test]
 fn a_loss_that_may_not_be_is_noticed() {
     let is_noticed =

@@ -1,5 +1,5 @@
-//! Tests of clients in conflict, under the interleavings of a thousand seeds. The index is so small that clients
-//! compete for its slots.
+//! Tests of clients in conflict, under the interleavings of a thousand runs: 200 seeds for each number of index
+//! replicas. The index is so small that clients compete for its slots.
 //!
 //! At every change of a primary's slot, the cluster itself checks that no key is live twice and that every live entry
 //! leads to a complete object.
@@ -278,7 +278,7 @@ fn a_full_index_is_an_error_and_loses_nothing() {
             for i in 0..40u8 {
                 match store.insert(&[i], &[i]).await {
                     Ok(_) => inserted.borrow_mut().push(vec![i]),
-                    // No master runs here that could refuse a larger index.
+                    // No keeper runs here, so the session does not learn of a larger index.
                     Err(Error::IndexFull | Error::GaveUp { waiting_for: "a larger index", .. }) => {
                     }
                     Err(error) => panic!("{error}"),
@@ -369,7 +369,7 @@ fn operations_that_find_nothing_to_do_leak_nothing() {
     let mut executor = Executor::new(&sim);
     executor.spawn(store.process, async {
         store.insert(b"there", &[1; 4000]).await.unwrap();
-        // Acts like a keeper whose questions are answered at once.
+        // Acts like a keeper whose heartbeats the master answers at once: all operations so far have ended everywhere.
         let pass = |number| {
             store.session.gate().questions.asks(number);
             store.session.gate().questions.tell_passed(number, number);

@@ -56,7 +56,7 @@ fn cluster(sim: &Sim) -> SimCluster {
         },
         pool_bytes: 5 << 26,
         session: SESSION,
-        // Sessions do not renew leases here, so none may expire by silence.
+        // Sessions do not renew leases here, so leases are long enough that no silent session expires.
         lease_ms: Some(1_000_000),
         grace_ms: 10,
         ..ClusterOptions::default()
@@ -176,8 +176,8 @@ async fn operate(cluster: &SimCluster, session: &SimSession, rng: &Rng) {
     }
 }
 
-/// Returns the sums of several runs. The phase in which a client dies is random, so the results of single runs with 100
-/// crashes differ by some hundredths.
+/// Returns the sums of several runs. A client dies at a random point of an operation, so the results of single runs
+/// with 100 crashes differ by some hundredths.
 fn measure_all(crashes_per_s: u64) -> CrashRate {
     let runs = std::thread::scope(|scope| {
         let run = |seed| scope.spawn(move || measure(seed, crashes_per_s));

@@ -1,7 +1,7 @@
 //! Tests that a run depends only on its seed, so that a failure can be replayed any number of times.
 //!
 //! Two runs of one seed in two threads are compared event by event, because seeds of hash maps and addresses of memory
-//! differ between threads. A run may break a promise here, but then both runs must break it in the same way.
+//! differ between threads. A run is allowed to break a promise here, but then both runs must break it in the same way.
 
 // Promise CHK-1: Equal seeds give equal runs.
 

@@ -189,7 +189,7 @@ fn keys_that_are_missing_or_not_cached_share_two_phases() {
         let mut expected = vec![Some(&b"value"[..]); 150];
         expected.resize(200, None);
         assert_eq!(ask(reader, &keys, &expected).await.phases, 2);
-        // Now the cache has the places of the keys. Missing keys are not cached.
+        // Now the cache has the places of the 150 keys. Missing keys are not cached.
         assert_eq!(ask(reader, &keys[..150], &expected[..150]).await.phases, 1);
         // This takes one phase, and a second one if a slot has the fingerprint of a missing key.
         let missing = ask(reader, &keys[150..], &expected[150..]).await;

@@ -1,5 +1,5 @@
 //! Tests that run random operations of random clients on a few keys, step by step. Every history must be linearizable,
-//! and no key may be live twice at any step.
+//! and no key must be live twice at any step.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -31,9 +31,9 @@ fn inserts_of_one_key_among_moving_slots_are_linearizable() {
     for_all(5_000, scenarios::fight);
 }
 
-/// All clients crash together after a random number of steps, and then a memory node with index replicas is lost. The
-/// slots that it held are settled in each way that the rules allow. New clients see every write that was acknowledged
-/// or observed.
+/// All clients crash together after a random number of steps, and then a memory node with index replicas is lost. Each
+/// slot that the node held is settled in a random way that the rules allow. New clients see every write that was
+/// acknowledged or observed.
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
     for_all(3_000, scenarios::crash);

@@ -211,9 +211,9 @@ fn recovery_takes_as_many_phases_as_it_says() {
     assert_eq!(firsts, [301 - per_block, per_block]);
 }
 
-/// By the old header of a block, its owner allocated objects from number 9 on; by the new header, from number 5 on. The
-/// owner dies in its first speculative write after that: the new header and object 5 have reached only one memory node,
-/// and the slot word only the backup. Recovery commits the write.
+/// The old header of a block says that its owner allocated objects from number 9 on; the new header says from number 5
+/// on. The owner dies in its first speculative write after that: the new header and object 5 have reached only one
+/// memory node, and the slot word only the backup. Recovery commits the write.
 #[test]
 fn what_a_speculation_left_beside_a_newer_header_is_found() {
     let options =
@@ -260,7 +260,7 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
     }
 }
 
-/// A client died while it sealed a block: one replica has the new header, the others still have an earlier one.
+/// A client died while it sealed a block: one replica has the new header, the other replica still has an earlier one.
 /// Recovery must not treat an object as never allocated if the header on any replica shows it as allocated.
 #[test]
 fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {

@@ -57,8 +57,8 @@ fn a_recovery_that_was_overtaken_gives_up_its_round() {
     assert!(events.dropped > 75, "recovery is hardly ever held up within the round: {events:?}");
 }
 
-/// A session knows whether it has left a write half-way. A session whose write is dropped, after any number of steps,
-/// reports this unless the index contains nothing of the write or all of it.
+/// A session knows whether it has left a write half-way. If a session's write is dropped after any number of steps, the
+/// session reports that it needs recovery, unless the write has not changed the index.
 // Promise REC-6: A session knows whether it left a write half-way.
 #[test]
 fn a_session_knows_whether_it_left_a_round_half_way() {

@@ -217,7 +217,8 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
         let beside = hints.iter().filter(|hint| may_lie_there(hint)).count();
         lying_there += usize::from(beside > 0);
         let least = 3 * keys.len() as u64 - beside as u64;
-        // An object possibly finds its block used up. The session looks for the next block after that write.
+        // One write possibly finds the block beside the backups used up, and takes one phase more. The session gets the
+        // next block there after that write.
         let is_so = phases[1..].iter().all(|phases| (least..=least + 1).contains(phases));
         assert!(is_so, "{memory_nodes} memory nodes: {phases:?}, at least {least}");
     }
@@ -678,7 +679,7 @@ fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeI
                 let value = &value;
                 run_large(replicas, (code, r), async move |store| {
                     // From now on there are blocks for the stripe and its copies, and for the next objects, because a
-                    // Move that waits for a block repeats its look.
+                    // Move that waits for a block READs its slot again.
                     for other in [b"foo0", b"foo1", b"foo2", b"foo3"] {
                         write(store, WriteRequest::insert(other, value).placed(oriented)).await;
                     }

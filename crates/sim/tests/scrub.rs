@@ -1,4 +1,5 @@
-//! Tests with damage in places that no operation reads: other replicas, slots on backups, and free bitmaps.
+//! Tests with damage that no SEARCH finds: on the replicas that it does not read, in slots on backups, and in free
+//! bitmaps.
 
 // Promise DMG-5: The scrubber finds and repairs damage that is not read.
 
@@ -223,7 +224,7 @@ fn a_delete_that_is_half_done_is_carried_out() {
             held.store.delete(key.as_bytes()).await.unwrap();
             let deleted = held.words(hint.slot)[0];
             assert!(deleted.is_free());
-            // In this state only the first backup has the DELETE's word.
+            // In this state only the first backup has the DELETE's word; the other replicas have the pair's word.
             for (at, _) in held.places(hint.slot).into_iter().zip(0..).filter(|(_, i)| *i != 1) {
                 held.cluster.network().memories().flip(at, deleted.0 ^ hint.word.0);
             }

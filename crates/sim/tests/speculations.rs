@@ -55,14 +55,14 @@ fn replicas_move_beside_speculations() {
     assert!(events.moved > 1_000, "{events:?}");
 }
 
-/// Addresses are reused, and therefore slot words recur that a session may remember.
+/// Addresses are reused, and therefore slot words recur that a session possibly remembers.
 #[test]
 fn memory_is_used_again_beside_speculations() {
     let Some(events) = for_all(seeds(1_500), used_again) else { return };
     assert_hard(&events, 4_000, 500);
 }
 
-/// A session makes no speculative write from a word that it saw in an earlier local epoch.
+/// A session makes no speculative write from a word that it saw a whole window of epochs ago.
 #[test]
 fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     let steered = (0..seeds(2_000)).filter(|seed| recurring_word(*seed)).count();
@@ -70,7 +70,7 @@ fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
 }
 
 /// The words of EC-oriented pairs recur sooner than other words. A session makes no speculative write from a word of an
-/// EC-oriented pair that it saw long ago.
+/// EC-oriented pair that it saw half a window ago.
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);

@@ -1,5 +1,5 @@
-//! Tests of the testbed: times on the wire, bandwidth, and the rates of verbs and atomics are the configured ones, the
-//! slowest of them decides, and equal runs are equal.
+//! Tests of the testbed: verbs take exactly the time that follows from the configured times, bandwidth and rates; the
+//! slowest station decides the throughput; and equal runs are equal.
 
 // Promise CHK-9: Modelled hardware keeps its parameters, to the nanosecond.
 
@@ -41,7 +41,7 @@ fn about(got: u64, expected: u64) {
 }
 
 const NODE: MnId = MnId(0);
-/// An offset behind the pool's header, to which only the pool's node writes.
+/// An offset behind the pool's header. Only the pool's node writes to the header.
 const WORD: u64 = 1 << 16;
 const FREE: Testbed = Testbed::UNLIMITED;
 
@@ -58,7 +58,7 @@ fn atomics_have_a_rate_of_their_own() {
     let cas = |batch: &mut VerbBatch| batch.cas(NODE, WORD, 1, 1);
     about(time(testbed, 2_000, cas), 2_000_000);
     assert_eq!(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 1_600);
-    // Words at other addresses have other units.
+    // Words at different addresses use different atomic units.
     let units = Testbed { atomic_units: 512, ..testbed };
     about(time(units, 2_000, cas), 2_000_000);
     let both = |batch: &mut VerbBatch| {
@@ -77,8 +77,8 @@ fn verbs_have_a_rate() {
 
 #[test]
 fn bytes_take_their_time_on_the_wire() {
-    // At 1 Gbit/s a byte takes 8 ns. Each of the eight clients has a link of its own; the node has one for each
-    // direction.
+    // At 1 Gbit/s a byte takes 8 ns. Each of the eight clients has a NIC of its own. The node's NIC sends and receives
+    // at the same time.
     let testbed = Testbed { bandwidth_bps: 1_000_000_000, ..FREE };
     let read = |batch: &mut VerbBatch| batch.read(NODE, 0, 1000);
     about(time(testbed, 500, read), 500 * 8_000);
@@ -87,7 +87,8 @@ fn bytes_take_their_time_on_the_wire() {
         batch.write(NODE, WORD, span);
         batch.read(NODE, 0, 1000)
     };
-    // The first request arrives with its WRITE, after 8 us. From then on both directions are full.
+    // The first request arrives with its WRITE, after 8 us. From then on the node's NIC sends and receives all the
+    // time.
     about(time(testbed, 500, both), 501 * 8_000);
     let testbed = Testbed { header_bytes: 1000, ..testbed };
     about(time(testbed, 500, read), 8_000 + 500 * 16_000);

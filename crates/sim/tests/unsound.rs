@@ -111,7 +111,7 @@ fn update(store: &ScriptedStore, n: u8) -> Write<'_> {
 /// This history has two index replicas: the primary and one backup.
 ///
 /// 1. A's CAS takes the backup. B's CAS comes next: the switch makes it expect A's word, so B's CAS replaces A's word.
-///    Its answer shows A's word, so B has lost.
+///    The answer to B's CAS shows A's word, so B has lost.
 /// 2. A commits, and is done. B sees A's word on the primary, and is done, because A has overwritten B's value.
 /// 3. Readers find A's value. Then the primary is lost, and readers find B's value, although B has freed its object.
 #[test]

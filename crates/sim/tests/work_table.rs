@@ -103,7 +103,7 @@ fn sets_that_wait_are_absorbed_by_the_last() {
 }
 
 /// A set is absorbed (acknowledged together with a later set) only if both sets are of the same kind. So an absorbed
-/// set gives the answer that it would have given by itself.
+/// set gives the answer that it would have given alone.
 #[test]
 fn sets_are_absorbed_by_their_like_only() {
     with_sessions(false, 4, async |sessions, table| {
@@ -115,7 +115,8 @@ fn sets_are_absorbed_by_their_like_only() {
         let puts = [&b"1"[..], &long, b"2"].into_iter().zip(sessions);
         let puts = join_all(puts.map(|(value, s)| s.put(b"key", value))).await;
         assert!(matches!(puts[..], [Ok(()), Err(Error::ValueTooLarge { .. }), Ok(())]));
-        // The first put runs, the second one waits, and the third one, which names no redundancy, must not absorb it.
+        // The first put runs and the second one waits. The third one, which names no redundancy, must not absorb the
+        // second one.
         let named = PutOptions::default().with_redundancy(Redundancy::Replicated);
         let puts = async |s: &SimSession, options| s.put_with(b"key", b"3", options).await.unwrap();
         let unnamed = PutOptions::default();
@@ -153,7 +154,7 @@ fn followers_of_a_leader_that_stops_go_alone() {
             assert_eq!(value(&sessions[1]).await, b"old");
             sessions[2].update(b"key", b"newer").await.unwrap();
             assert_eq!(value(&sessions[1]).await, b"newer");
-            // This write takes effect at some time, possibly just before the write that others have seen.
+            // This write takes effect at some time, possibly just before the write that other sessions have seen.
             join(pin!(leads), pin!(puts)).await.1.unwrap();
         });
     }

@@ -1,8 +1,8 @@
 //! The scenarios in which mutants are hunted.
 //!
 //! Each scenario notices some mutant sooner than every other scenario does. The scenarios of `support` run step by
-//! step, or are as short as those that do. The timed scenarios are those of `fusee-bench sim`, and are a few hundred
-//! times longer.
+//! step, or are as short as those that do. The timed scenarios, most of them those of `fusee-bench sim`, are a few
+//! hundred times longer.
 
 use fusee_sim::{RunOptions, run};
 
@@ -373,10 +373,10 @@ pub const TIMED_NONE: MutantScenario =
 pub const TIMED_SCANS: MutantScenario =
     named("timed scans", |seed| timed(fusee_sim::Scenario::Scans, seed));
 
-/// EC-oriented values change their redundancy, without faults.
+/// EC-oriented values change their redundancy. Of the faults, only delays, torn verbs and late requests of jobs happen.
 pub const ORIENTED_QUIET: MutantScenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
-/// EC-oriented values change their redundancy while clients crash.
+/// EC-oriented values change their redundancy as in `ORIENTED_QUIET`, and clients crash.
 pub const ORIENTED_CRASHES: MutantScenario =
     named("oriented crashes", |seed| oriented(seed, &[fusee_sim::Fault::ClientCrash]));
 
@@ -397,7 +397,8 @@ pub const SETTLED_SET: MutantScenario = named("settled set", |_| settled_set::gi
 pub const TIMED_CUTS: MutantScenario =
     named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
-/// Clients that write coded values crash. There are no other faults.
+/// Clients that write coded values crash. Of the other faults, only delays, torn verbs and late requests of jobs
+/// happen.
 pub const CODED_CRASHES: MutantScenario = named("coded crashes", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Redundancy, seed);
@@ -414,7 +415,7 @@ pub const MUTED: MutantScenario = named("muted", |seed| {
     fail_if_broken(&RunOptions { with: [Mute].into(), without, ..options });
 });
 
-/// Runs with scans that are short, so that much of them happens while the index is being split.
+/// Short runs with scans, so that more of the scans happen while the index is being split.
 pub const SHORT_SCANS: MutantScenario = named("short scans", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Scans, seed);
     fail_if_broken(&RunOptions { operations: Some(400), ..options });
@@ -440,7 +441,7 @@ pub const TIMED_SHORT_LOSSES: MutantScenario = named("short losses", |seed| {
     fail_if_broken(&RunOptions { operations: Some(200), ..options });
 });
 
-/// The scenarios of `fusee-bench sim` that notice mutants.
+/// The scenarios in virtual time that are long: those of `fusee-bench sim`, and two of damage that a scrubber finds.
 pub const TIMED: [&MutantScenario; 19] = [
     &SHORT_SCANS,
     &MUTED,

@@ -112,7 +112,7 @@ fn run(dir: &str, limits: &TlcLimits) -> Vec<String> {
 
 #[test]
 fn small_models_hold_and_their_mutants_do_not() {
-    // On two idle cores every model takes less than 15 s, but the machine may be busy.
+    // On two idle cores every model takes less than 15 s, but the machine is possibly busy.
     let time = Duration::from_secs(240);
     let limits = TlcLimits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
     let wrong = run("small", &limits);

@@ -130,7 +130,7 @@ impl<'c> BarScene<'c> {
 }
 
 fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&SimCluster)) {
-    // Of five memory nodes, two may be lost.
+    // Scenes with five memory nodes can lose two of them, so objects have three replicas.
     with_replicas(seed, memory_nodes, if memory_nodes > 3 { 3 } else { 2 }, scene);
 }
 
@@ -231,7 +231,7 @@ fn who_asks_sees_bars(seed: u64) {
     });
 }
 
-/// One of the two other members does not bar the primary. This prevents backup reads.
+/// One of the two members other than the primary does not bar the primary, so there are no backup reads.
 fn half_is_not_enough(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -275,7 +275,7 @@ fn bars_wait_for_leases(seed: u64) {
     });
 }
 
-/// A master that receives messages from fewer than half of the members grants no lease.
+/// A master that receives messages from only a minority of the members grants no lease.
 fn leases_rest_on_a_majority(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -319,8 +319,8 @@ pub fn a_sleep_ends_contact(seed: u64) {
     });
 }
 
-/// An UPDATE loses to a word that was read before the UPDATE began. The UPDATE does not end with this loss, but starts
-/// again.
+/// An UPDATE loses its conflict round to a word that was read before the UPDATE began. The UPDATE does not end with
+/// this loss, but starts again.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -345,8 +345,8 @@ fn losers_ask(seed: u64) {
     });
 }
 
-/// An UPDATE loses to a word that was read before the UPDATE began, and then the master comes back and a change stops
-/// the loser. The change settles the word that was read, and then the bars are withdrawn.
+/// An UPDATE loses its conflict round to a word that was read before the UPDATE began, and then the master comes back
+/// and a change stops the UPDATE. The change settles the word that was read, and then the bars are withdrawn.
 pub fn the_master_settles(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -383,7 +383,7 @@ pub fn the_master_settles(seed: u64) {
     });
 }
 
-/// A member that knows the change which settles the slots still bars the primary.
+/// A member that knows of the change that settles the slots still bars the primary.
 fn bars_stand_until_all_is_settled(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -407,8 +407,8 @@ fn bars_stand_until_all_is_settled(seed: u64) {
     });
 }
 
-/// The cluster loses the only backup. A session that makes backup reads still reaches the backup, because it was not
-/// fenced there. The session reads nothing old.
+/// The cluster loses the only backup. A session that makes backup reads still reaches the backup, because the session
+/// was not fenced there. The session reads nothing old.
 fn the_only_backup_is_lost(seed: u64) {
     // With three nodes and three data replicas, each node has a replica of every object.
     with_replicas(seed, 3, 3, async |cluster| {

@@ -4,7 +4,7 @@
 //! A [`ViewChanger`] stands in for the master: it makes the views, publishes each view to the sessions at different
 //! times, and waits until the sessions' own gates acknowledge the view. A lost node has crashed, or is only cut off;
 //! then sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In
-//! any stage another node may be lost. New replicas are filled while clients write.
+//! any stage of a change, another node can be lost. New replicas are filled while clients write.
 //!
 //! Every run checks the promises of [`failures`](super::failures), and that every task ends.
 
@@ -125,8 +125,8 @@ pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
 /// The greatest number of steps of a run, most of which are waits.
 pub(super) const STEPS: u64 = 3_000_000;
 
-/// The node of a primary is cut off from the master, but not from clients. One client learns of this much sooner than
-/// another client. Both clients read while a third client writes.
+/// The node of a primary is cut off from the master, but not from clients. One client learns of the view without this
+/// node much sooner than another client. Both clients read while a third client writes.
 pub fn cut_off_primary(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
     let forever = || ClientLife::new(None, || false);
@@ -167,14 +167,14 @@ pub fn cut_off_primary(seed: u64) -> FailureCounts {
 }
 
 /// Pairs without redundancy are on a node that is cut off from the master, but not from clients. One client learns of
-/// this much sooner than another client. Both read while a third client writes, which may die. Later other clients
-/// insert the keys again, and one of these clients dies.
+/// the view without this node much sooner than another client. Both read and insert while a third client writes, which
+/// dies in half of the runs. Then two further clients work on the keys, one of which dies.
 pub fn cut_off_single(seed: u64) -> FailureCounts {
     cut_off_single_of(seed, true)
 }
 
-/// Runs [`cut_off_single`]. If `is_told` is false, the history does not contain the loss of the pairs, and the check
-/// must fail.
+/// Runs [`cut_off_single`]. If `is_told` is false, the history does not contain the loss of the pairs, so that the
+/// check fails if the history shows the loss.
 pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     let options = small(seed, 2 + seed as u8 % 2);
     let pool_bytes = 2 * options.pool_bytes;
@@ -194,7 +194,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     run.alone(async {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
-        // Only one of these regions is lost, so only the pairs of that region are lost.
+        // Only one of these two regions is lost, so only the pairs of that region are lost.
         let mut regions: Vec<(Redundancy, Vec<PoolPlace>)> = Vec::new();
         for region in first..first + 2 {
             let before: Vec<PoolPlace> =
@@ -232,7 +232,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
             while !leader.is_done.get() {
                 run.workload.run(reader, OpKind::Search, 0).await;
             }
-            // A get that has waited for another get of the lost pair READs the slot in this way.
+            // This READs the slot as a get does that has waited for another get of the lost pair.
             let word = reader.session.store().word_in(first, slot).await.expect("it is read");
             let is_lost = word.is_some_and(|word| run.cluster.view().leads_to_lost(word));
             assert!(!is_lost, "the word of a lost pair counts");
@@ -317,7 +317,7 @@ pub(super) struct ViewChanger<'r> {
     pub run: &'r FailureRun,
     pub clients: &'r [(SimClient, ClientLife<'r>)],
     pub is_done: Cell<bool>,
-    /// In one of this many stages, another node is lost.
+    /// In one of this many stages of changes, another node is lost.
     pub losses_one_in: usize,
 }
 
@@ -349,7 +349,8 @@ impl ViewChanger<'_> {
         self.is_done.set(true);
     }
 
-    /// Returns the view without a random node, if the remaining nodes suffice. In half of the cases the node crashes.
+    /// Returns the view without a random node, if the remaining nodes suffice. In half of the cases the node crashes;
+    /// otherwise it is only cut off.
     async fn lose_a_node(&self, view: &View) -> Option<View> {
         let run = self.run;
         let places = view.subtables[run.rng.below(view.subtables.len())].replicas();
@@ -414,7 +415,7 @@ impl ViewChanger<'_> {
         run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
     }
 
-    /// Runs the transformation for this many steps, as a master that then dies does.
+    /// Runs the transformation for only this many steps, as a master does that dies then.
     pub async fn transform_partly(&self, view: &View, steps: u64) {
         let fabric = operator_fabric(&self.run.cluster);
         let peek = StepJobEnvironment::of(self.run);
@@ -456,7 +457,7 @@ impl ViewChanger<'_> {
     pub async fn publish(&self, view: &View) {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
-        // If a place is given up, some clients learn of this much later than other clients.
+        // If the change gives up a place, some clients learn of the view much later than other clients.
         let longest = if view.change.iter().any(|change| change.leaving().next().is_some()) {
             400
         } else {

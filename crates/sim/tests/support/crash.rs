@@ -62,7 +62,7 @@ impl<'c> ClientLife<'c> {
         !self.crashed.get()
     }
 
-    /// Returns whether the client crashed while one of its tasks ran.
+    /// Returns whether the client has crashed. A client crashes only while one of its tasks runs.
     pub fn crashed(&self) -> bool {
         self.crashed.get()
     }

@@ -2,8 +2,8 @@
 //! that breaks a promise panics.
 //!
 //! * [`client_crash`]: some clients die at random steps while other clients run. Each dead client is recovered a random
-//!   time later, while other clients run, and its recovery may be cut off and repeated. The remainders of its blocks go
-//!   to other clients, some of which die as well.
+//!   time later, while other clients run, and its recovery is sometimes cut off and repeated. The remainders of its
+//!   blocks go to other clients, some of which die as well.
 //! * [`insert_crash`]: the same happens to clients whose INSERTs find each other.
 //! * [`index_node_loss`]: all clients die, then a memory node with index replicas is lost, then the slots that it held
 //!   are settled and the clients are recovered.
@@ -36,13 +36,13 @@ use super::{
 /// Counts of a run, which show whether the run was a hard one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureCounts {
-    /// Clients that died during an operation.
+    /// Clients that died during an operation. Clients that die at one step count as one.
     pub crashed: u64,
     /// Times that a session found a slot word that leads to a pair lost with its only memory node.
     pub gone: u64,
     /// Recoveries and other jobs that were cut off.
     pub cut_off: u64,
-    /// Rounds that recovery committed.
+    /// Conflict rounds that recovery committed.
     pub committed: u64,
     /// See [`RecoveryResult::withdrawn`].
     pub withdrawn: u64,
@@ -50,11 +50,11 @@ pub struct FailureCounts {
     pub dropped: u64,
     /// Block remainders that were handed on to other sessions.
     pub handed_on: u64,
-    /// Slots that were settled after a memory node was lost.
+    /// Slots that settling has changed.
     pub slots_settled: u64,
     /// View changes that began again because another node was lost.
     pub begun_anew: u64,
-    /// Operations that a view change suspended.
+    /// Times that a view change suspended operations of a session.
     pub stopped: u64,
     /// Writes to objects whose addresses had been used before.
     pub reused: u64,
@@ -291,7 +291,7 @@ impl FailureRun {
     }
 
     /// Returns the life of a client that will crash. In half of the cases, only steps at which the replicas of some
-    /// slot differ shorten the life. In these cases some client, perhaps this one, is within a write round at the
+    /// slot differ shorten the life. Then some client, perhaps this one, is in the middle of a conflict round at the
     /// crash.
     pub fn short_life(&self) -> ClientLife<'_> {
         match self.rng.below(2) {
@@ -327,7 +327,7 @@ impl FailureRun {
         living.for_each(|(client, _)| self.leave(client));
     }
 
-    /// Recovers a client some time after its death. Some earlier attempts at its recovery are cut off.
+    /// Recovers a client some time after its death. Sometimes earlier attempts at the recovery are cut off.
     pub async fn bury(&self, client: ClientId, life: &ClientLife<'_>) {
         life.ended().await;
         self.count(|e| e.crashed += u64::from(life.crashed()));
@@ -394,7 +394,7 @@ impl FailureRun {
 
     fn close(&self, client: ClientId, mut orphans: Vec<Orphan>) {
         self.orphans.borrow_mut().extend(orphans.iter().map(|left| (left.block, *left)));
-        // The master does not know later regions, which came with views that the test has made.
+        // The master does not know the later regions, which are only in views that the test has made.
         orphans.retain(|left| left.block.region < self.regions);
         let answer = self.cluster.peek_master(MasterRequest::Close {
             client,
@@ -420,7 +420,7 @@ impl FailureRun {
         assert!(before == index(&self.cluster), "recovery at rest changed the index");
     }
 
-    /// Makes some clients work, and die at one step.
+    /// Makes some clients work, and crash together at one step.
     fn work_and_die(&self) {
         let clients: Vec<SimClient> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
         let life = self.short_life();

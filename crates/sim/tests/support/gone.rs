@@ -14,7 +14,7 @@ const KEY: &[u8] = b"key";
 const LEASE: Duration = Duration::from_millis(50);
 const OP_TIMEOUT: Duration = Duration::from_millis(600);
 const DEADLINE: Duration = Duration::from_millis(90);
-/// Time of an operation besides its waits: a lease until the session learns that no process answers, and the phases in
+/// Time of an operation besides its waits: until the session learns that no process answers, and for the phases in
 /// flight.
 const SLACK: Duration = Duration::from_millis(30);
 const FOR_GOOD: Nanos = 1 << 50;

@@ -1,9 +1,9 @@
-//! A writer's CAS of a backup is delayed for long, and the writer gives it up. While the CAS may still execute, the
+//! A writer's CAS of a backup is delayed for long, and the writer gives it up. While the CAS can still execute, the
 //! view changes because another node is lost.
 //!
 //! The run takes virtual time, with the real logic of the master. If the writer reported that it has stopped, the
 //! replicas would be made equal without the late CAS, which would execute later without any session noticing. Therefore
-//! the writer does not report this, and is fenced first.
+//! the writer does not report that it has stopped, and is fenced before the replicas are made equal.
 
 use std::time::Duration;
 

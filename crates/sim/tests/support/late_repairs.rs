@@ -2,8 +2,8 @@
 //! master has repaired everything and clients have written again.
 //!
 //! The run takes virtual time, with the real logic of the master. A late WRITE of a copy would bring back, on one
-//! replica, the contents from before the clients' writes. Therefore no verb of the earlier repairs may execute any
-//! more.
+//! replica, the contents from before the clients' writes. Therefore memory nodes must refuse the late verbs of the
+//! earlier repairs.
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::ClientId;
@@ -125,7 +125,7 @@ async fn one_of_the_repairs(cluster: &SimCluster) -> Option<ClientId> {
     cluster.repairer()
 }
 
-/// Polls a condition every microsecond, for at most the time for which a memory node is allowed to be silent.
+/// Polls a condition every microsecond, for at most a lease.
 async fn wait_for(cluster: &SimCluster, is_so: impl Fn(&SimCluster) -> bool) {
     let until = cluster.sim().now() + 20_000_000;
     while !is_so(cluster) && cluster.sim().now() < until {

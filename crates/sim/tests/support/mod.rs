@@ -59,7 +59,7 @@ use fusee_sim::{
 /// The greatest number of steps of a run; a run with more steps is stuck.
 pub const MAX_STEPS: u64 = 300_000;
 
-/// The client id under which tests recover and settle, which no session has.
+/// The client id that tests use to recover clients and to settle slots. No session has this id.
 const OPERATOR: ClientId = ClientId(u32::MAX - 1);
 
 /// Makes a stepwise cluster, in which no time passes. Returns the cluster and the random numbers of its schedule.
@@ -155,7 +155,7 @@ pub fn index(cluster: &SimCluster) -> Vec<Slot> {
     all_slots(&view).flat_map(|slot| words_of(cluster, &view, slot)).collect()
 }
 
-/// Returns whether the replicas of any slot differ, which means that some client is within a write round.
+/// Returns whether the replicas of any slot differ, which means that some client is in the middle of a conflict round.
 pub fn replicas_differ(cluster: &SimCluster) -> bool {
     let view = cluster.view();
     all_slots(&view).any(|slot| {

@@ -1,7 +1,7 @@
 //! A pair changes its redundancy while other sessions write it. In some runs a memory node is lost meanwhile.
 //!
-//! A few operations on one key begin within one round trip, so that rounds are contended in every way, and the loss of
-//! a node finds most rounds open.
+//! A few operations on one key begin within one round trip, so that conflict rounds are contended in every way, and
+//! most of them are open when a node is lost.
 
 // Promise RED-7: Moves lose no write (rule L).
 
@@ -40,8 +40,8 @@ pub fn moved_pairs(seed: u64, is_lossy: bool) {
     run(seed, is_lossy, redundancies, (&KINDS, 1));
 }
 
-/// All sessions act at once, mostly with Moves. The lost node has a backup, perhaps one of the majority by which a
-/// round was won.
+/// All sessions act at once, mostly with Moves. The lost node has a backup, if possible one with the word that most
+/// backups have.
 pub fn moved_at_once(seed: u64) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
     run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 16));
@@ -92,7 +92,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
             keeper.open(session.gate().clone());
             sessions.push(Rc::new(session));
         }
-        // Two Moves of one session run at one time as well.
+        // With EC-oriented pairs, two sessions run two operations each at one time, so that two Moves of one session
+        // overlap.
         let twice = sessions.iter().take(2).flat_map(|session| [session.clone(), session.clone()]);
         let acting = if turns { twice.collect() } else { sessions.clone() };
         // The regions for both redundancies are added for the first pairs that need them.
@@ -132,8 +133,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     check_quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Waits until a round is contended, and a little longer. Then loses a backup with the most frequent word, whose writer
-/// may have won by this majority. If no round becomes contended, loses any backup.
+/// Waits until the conflict round is contended, and a little longer. Then loses a backup with the most frequent word,
+/// whose writer has possibly won with this majority. If no round becomes contended, loses any backup.
 async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     let sim = cluster.sim();
     let view = cluster.view().clone();
@@ -163,7 +164,8 @@ async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     cluster.nodes().crash(lost);
 }
 
-/// Runs about one operation for each session, all at about one time.
+/// Runs one operation for each session, or three if `kinds` have no UPSERT, all at about one time. Then some sessions
+/// run a SEARCH.
 async fn burst(
     sim: &Sim,
     rng: &Rng,
@@ -188,7 +190,7 @@ async fn burst(
     }
 }
 
-/// Waits until all members live and no view change runs.
+/// Waits until no view change has run for 20 milliseconds.
 pub async fn wait_for_repair(cluster: &SimCluster) {
     let until = cluster.sim().now() + PATIENCE_NS;
     let is_whole = || {
@@ -409,8 +411,8 @@ fn leave_older_parity(cluster: &SimCluster, key: &[u8], word: Slot) {
     }
 }
 
-/// As in [`older_parity`], but the nodes of both data chunks do not answer a reader with a hint. Parity chunks alone do
-/// not decide the value.
+/// As in [`older_parity`], but the nodes of both data chunks do not answer a reader. Parity chunks alone do not decide
+/// the value, whether or not the reader has a hint.
 pub fn unread_data(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -565,7 +567,7 @@ pub fn resting_block(seed: u64) {
 }
 
 /// A chunk and the copy of a pair without parity are damaged, and the node of another chunk does not answer a reader.
-/// This must not count as damage of the pair, because another session may be able to read it.
+/// This must not count as damage of the pair, because another session is possibly able to read it.
 pub fn silent_chunk(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

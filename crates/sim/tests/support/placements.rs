@@ -55,7 +55,8 @@ async fn pair_of(store: &SimStore) -> Option<(Redundancy, u8)> {
     Some((found.redundancy()?, found.value()?[0]))
 }
 
-/// A session has not operated since the region of a pair was added. Its first write has the pair's hint.
+/// A session has not operated since the region of a pair was added. The session's first write has the pair's hint, and
+/// keeps the pair's redundancy.
 pub fn newer_view(seed: u64) {
     with_sessions(seed, async |_, a, b| {
         let put = WriteRequest::insert(KEY, &LONG).placed(coded());
@@ -88,8 +89,8 @@ pub fn vanishing_pair(seed: u64) {
     });
 }
 
-/// A write names a redundancy. Another write keeps the redundancy that the pair has. In either order the pair has the
-/// named one in the end.
+/// One write names a redundancy. Another write keeps the redundancy that the pair has. In either order the pair has the
+/// redundancy that the first write names in the end.
 pub fn named_loser(seed: u64) {
     with_sessions(seed, async |cluster, a, b| {
         let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
@@ -109,8 +110,9 @@ pub fn named_loser(seed: u64) {
     });
 }
 
-/// The node of a region's parity is lost, and no other node can have the copies of its EC-oriented pairs. A write by
-/// rules that ask for such pairs keeps a replicated pair, and a write of an EC-oriented pair gets what rules say.
+/// The node of a region's parity is lost, and no other node can have the copies of the region's EC-oriented pairs. If
+/// the rules ask for such pairs, a write of a replicated pair leaves it replicated. If the rules ask for replicated
+/// pairs, a write of an EC-oriented pair makes it replicated.
 pub fn lost_column(seed: u64) {
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
@@ -200,7 +202,7 @@ pub fn short_loser(seed: u64) {
     });
 }
 
-/// An INSERT ignores its hint, and a DELETE its placement.
+/// An INSERT ignores its hint, and a DELETE ignores the redundancy that it names.
 pub fn ignored_options(seed: u64) {
     with_sessions(seed, async |_, a, b| {
         let hint = write(a, WriteRequest::insert(KEY, &LONG)).await.place;
@@ -213,8 +215,8 @@ pub fn ignored_options(seed: u64) {
     });
 }
 
-/// A pair without redundancy becomes erasure-coded. Then it is written by its old hint, with a value that is too short
-/// for the code. Now the rules decide.
+/// A pair without redundancy becomes erasure-coded. Then a write has the pair's old hint and a value that is too short
+/// for the code. The rules decide the new redundancy.
 pub fn stale_hint(seed: u64) {
     with_sessions(seed, async |_, a, b| {
         let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
@@ -227,8 +229,8 @@ pub fn stale_hint(seed: u64) {
     });
 }
 
-/// The pair of a write seems to be deleted, and a new pair cannot have its redundancy. A session without a valid lease
-/// asks the members to vouch before it says so.
+/// A write finds its pair deleted, and a new pair cannot have the redundancy that the rules ask for. A session without
+/// a valid lease asks the members to vouch before it refuses the write.
 pub fn unheard_refusal(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::new(&sim, &ClusterOptions::default());

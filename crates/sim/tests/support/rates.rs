@@ -28,7 +28,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().expect("it is one")
 }
 
-/// Makes a cluster whose sessions demote or promote at this rate.
+/// Makes a cluster with this policy, whose sessions write values with the redundancy `written`.
 fn cluster(sim: &Sim, policy: Policy, written: &str) -> SimCluster {
     let defaults = ClusterOptions::default();
     let geometry = Geometry {

@@ -101,7 +101,8 @@ async fn put_right(cluster: &SimCluster) {
     }
 }
 
-/// Returns the number of pairs that fit in each round. `first_key` returns the first key of a round.
+/// Runs one client after the other, each of which deletes the pairs of the client before and then fills the pool.
+/// Returns the number of pairs that fit each time. `first_key` returns the first key of the client with this number.
 pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> Vec<u64> {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, regions);
@@ -250,7 +251,7 @@ pub fn swap(seed: u64) {
 /// has only a few blocks. Returns the time of the slowest UPDATE.
 pub fn update(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
-    // 1600 pairs would fit, so the free memory is much more than clients that have finished still hold.
+    // 1600 pairs would fit, so that much more memory is free than idle clients still hold.
     const PAIRS: u64 = 800;
     const BYTES: usize = 500;
     let sim = Sim::new(seed);

@@ -94,7 +94,7 @@ fn plan(run: &FailureRun) -> Vec<(OpKind, usize)> {
 struct EpochDriver<'r> {
     run: &'r FailureRun,
     clients: &'r [(SimClient, ClientLife<'r>)],
-    /// Whether each client has died and been recovered.
+    /// For each client, whether it has died and been recovered.
     gone: RefCell<Vec<bool>>,
     is_done: Cell<bool>,
 }
@@ -105,9 +105,10 @@ impl<'r> EpochDriver<'r> {
         EpochDriver { run, clients, gone, is_done: Cell::new(false) }
     }
 
-    /// Asks one question after the other on behalf of all sessions, until all clients have ended.
+    /// Sends one heartbeat after the other in the place of all sessions' keepers, and answers it in the place of the
+    /// master, until all clients have ended.
     async fn pass(&self) {
-        // The newest epoch at the time of each question.
+        // For each heartbeat, the newest epoch at the time when it was sent.
         let mut asked: Vec<u64> = Vec::new();
         let mut newest = self.gates().map(SessionGate::epoch).max().unwrap_or(0);
         while !self.is_done.get() {

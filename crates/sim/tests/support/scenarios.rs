@@ -196,7 +196,7 @@ pub fn bursts(seed: u64) {
     run.conclude(run.burst(&stores), &stores[0]);
 }
 
-/// Rounds on the slot of one key follow each other, and some clients fall behind.
+/// Conflict rounds on the slot of one key follow each other, and some clients fall behind.
 pub fn rounds(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], |_| (1, 0));
     let stores = run.sessions(2);

@@ -97,8 +97,8 @@ impl ScrubFixture {
     }
 }
 
-/// Writes free words that no writer has written to one replica of each entry: zeros, and words of other objects. The
-/// entries remain.
+/// Overwrites the slot of each entry on one replica at a time with a free word that no writer has written: zeros, or a
+/// word of another object. The entries remain.
 pub fn free_words(seed: u64, replicas: u8) {
     held(seed, replicas, async |held| {
         held.cluster.checks().never_watch();

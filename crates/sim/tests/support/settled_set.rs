@@ -1,8 +1,8 @@
 //! A view change has committed a set, while a get of the same process waits for the set's value.
 //!
-//! The time of the commit is unknown: before the get began, another session may have read the word and replaced it. In
-//! a whole cluster this happens only if a change settles a slot on the word of a set, and a get, and another session's
-//! write, run before the set ends. Therefore this test uses only the work table.
+//! The time of the commit is unknown: before the get began, another session has possibly read the word and replaced it.
+//! In a whole cluster this happens only if a change settles a slot on the word of a set, and a get, and another
+//! session's write, run before the set ends. Therefore this test uses only the work table.
 
 use std::sync::Arc;
 

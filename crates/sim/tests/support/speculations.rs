@@ -2,7 +2,7 @@
 //!
 //! The scenarios are those of [`failures`](super::failures), [`changes`](super::changes) and [`reuse`](super::reuse),
 //! in clusters where speculative writes are possible: with as many memory nodes as slots have replicas, or a few more,
-//! so that some objects are on the nodes of all backups of a slot and others are not. All operations get hints, and no
+//! so that some objects are on the nodes of all backups of a slot and others are not. Most operations get hints, and no
 //! cluster shares its memory. The network can deliver any part of a batch late or, if its client dies, never: for
 //! example a WRITE to one node and the CAS behind it to another node.
 
@@ -125,7 +125,7 @@ pub fn recurring_word(seed: u64) -> bool {
     stepper.run(MAX_STEPS, || ());
     check_replicas_agree(&cluster);
     let found = alone(&rng, writer.search(&keys[0], None)).unwrap();
-    // If this UPDATE lost its round, it has possibly taken effect before the other UPDATE.
+    // If the UPDATE with the old hint lost its conflict round, it has possibly taken effect before the writer's UPDATE.
     assert!(
         found.value().is_some_and(|value| value != b"first"),
         "{found:?}",
@@ -256,9 +256,9 @@ pub fn lost_single(seed: u64) {
 }
 
 /// A writer dies within its speculative write when its word is on a backup, and its object is complete only on one
-/// node, because the link to the other node was held. Then the replica of the region on this node moves away, and the
-/// new replica is filled from the other one. There are three index and two data replicas, and the backups of the key's
-/// slot are on the region's nodes.
+/// node, because the link to the other node was held. Then the replica of the region moves away from the node with the
+/// complete object, and the new replica is filled from the other one. There are three index and two data replicas, and
+/// the backups of the key's slot are on the region's nodes.
 pub fn half_moved(seed: u64) -> FailureCounts {
     let options = ClusterOptions {
         memory_nodes: 3,

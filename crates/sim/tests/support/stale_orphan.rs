@@ -1,7 +1,7 @@
 //! A block has come back to the pool while the master still records it as orphaned, and a session asks both for memory.
 //!
 //! One operation of the session gets the block from the pool, while the master gives the block to another operation of
-//! the session, as a block of an earlier owner. Only one of the two operations may take the block, because otherwise
+//! the session, as a block of an earlier owner. Only one of the two operations must take the block, because otherwise
 //! the session would have it twice in its slabs.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(1);
 /// Lengths of two values of different size classes.
 const LENGTHS: [usize; 2] = [10, 300];
 
-/// Two operations of a session look for memory at one time. If `is_own`, the orphaned block was the session's own.
+/// Two operations of a session look for memory at one time. If `is_own`, the orphaned block was the same session's.
 pub fn stale_orphan(seed: u64, is_own: bool) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

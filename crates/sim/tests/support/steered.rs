@@ -130,7 +130,7 @@ pub fn early_look(seed: u64) -> bool {
     steered
 }
 
-/// A slot that is free on the first backup may still be live on the primary.
+/// A slot that is free on the first backup is possibly still live on the primary.
 ///
 /// D is about to insert a key. The slot of its first choice is taken by a key that is deleted. Then A inserts D's key
 /// into that slot. E deletes D's key again, and stops when the backups show the slot as free and the primary does not
@@ -145,7 +145,7 @@ pub fn freed_slot(seed: u64) -> bool {
     let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
-    // If D has come too far, A's INSERT does not end here.
+    // If D has already written an entry, A's INSERT does not end here.
     let mut first = SteeredTask::insert(a, KEY);
     first.step(400, || true);
 
@@ -162,7 +162,7 @@ pub fn freed_slot(seed: u64) -> bool {
     steered
 }
 
-/// A word that a look sees on a backup may lead to an object that is complete only on that backup's node.
+/// A word that a look sees on a backup possibly leads to an object that is complete only on that backup's node.
 ///
 /// D is about to insert a key. The slot of its first choice is taken by a key that is deleted. Then A inserts D's key
 /// into that slot. A updates the key by a speculative write, no verb of which reaches the primary's node, because the
@@ -186,7 +186,8 @@ pub fn speculated_entry(seed: u64) -> bool {
     let released = Cell::new(false);
     let insert_and_update = async {
         let place = a.insert(KEY, b"value").await?.place;
-        // If D has come too far, A had to wait for it, and the link is not held.
+        // If D had already written an entry, A's INSERT ended only after the link was released, and the link is not
+        // held again.
         if !released.get() {
             cluster.network().links().hold(a.client(), places[0].node, HELD_NS);
         }
@@ -265,8 +266,8 @@ fn assert_balance(cluster: &SimCluster, answers: &[Answers<'_>]) {
 /// A slot word recurs for another key with an equal fingerprint. A session with a hint of the word's earlier use writes
 /// the first key. It READs the object from one node and the slot from another. The READ of the object executes while
 /// the object is half written: the generation is already the new one, but the key is still that of the previous object,
-/// which is the key of the hint. The READ of the slot executes after the new key is in the slot. As far as any session
-/// can tell, the first key was never inserted, so the second key must remain.
+/// which is the key of the hint. The READ of the slot executes after the second key's word is in the slot. As far as
+/// any session can tell, the first key was never inserted, so the second key must remain.
 ///
 /// The run skips the uses of the object in between: the object's bytes are written directly, and the hint is made up.
 /// Returns whether the two nodes differ and verbs to them are not ordered.

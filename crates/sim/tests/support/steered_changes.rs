@@ -1,5 +1,5 @@
 //! Steered view changes, which random schedules hardly ever reach: the clients that die and the nodes that are lost are
-//! chosen so that a slot is in doubt at the critical time.
+//! chosen so that the outcome of a conflict round on a slot is open at the critical time.
 //!
 //! The seed decides how far each task gets in the meantime, so the intended schedule does not occur in every run.
 
@@ -22,7 +22,7 @@ use super::{blocks_of, replicas_differ, small};
 /// the backups are made equal. Meanwhile other clients read, one key or many. Then another node is lost, mostly that of
 /// the first backup. There are 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> FailureCounts {
-    // Two nodes may be lost, so there are three data replicas.
+    // Two nodes can be lost, so there are three data replicas.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
     let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
@@ -119,8 +119,8 @@ fn without_replica(run: &FailureRun, view: &View, replica: usize) -> View {
     view.without(&[lost]).expect("there are others")
 }
 
-/// A region moves away from its first place. In stage *switched*, the writer learns of this much sooner than the
-/// reader. There are 2 to 4 index replicas.
+/// A region moves away from its first place. In stage *switched*, the writer learns of the new view much sooner than
+/// the reader. There are 2 to 4 index replicas.
 pub fn left_behind(seed: u64) -> FailureCounts {
     let data_replicas = 1 + seed as u8 % 2;
     let options =

@@ -1,5 +1,5 @@
-//! Steered reuse of memory: objects are freed and their bits set between a READ of a free bitmap and the mark that is
-//! taken for this READ.
+//! Steered reuse of memory: objects are freed and their bits set between a READ of a free bitmap and the mark (a point
+//! in the session's time) that the session takes for this READ.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +13,7 @@ use super::{alone, small, stepwise};
 const HELD_NS: Nanos = 1 << 60;
 /// A value of such a length that three objects fit in a block.
 const VALUE: [u8; 1100] = [1; 1100];
-/// The greatest number of steps by which the READ of a bitmap is delayed before its end.
+/// The owner is stopped less than this number of steps before the end of its READ of a bitmap.
 const STEPS: u64 = 12;
 
 /// Makes a client that, at the end of an INSERT, is about to READ the free bitmap of its first block.
@@ -33,8 +33,8 @@ fn prepared(seed: u64) -> (Rng, SimCluster, [SimClient; 3]) {
 
 /// The owner of a block READs its free bitmap, and this READ is delayed for long. Meanwhile an epoch begins, one
 /// session reads, another session replaces the object that is being read and sets the object's free bit, and all
-/// operations of the earlier epoch end. Objects that the READ shows as free may be reused only when the reader has
-/// ended. Returns whether the owner was held up before its READ.
+/// operations of the earlier epoch end. Objects that the READ of the bitmap shows as free must not be reused before the
+/// reader has ended. Returns whether the owner was held up before the end of its READ.
 pub fn early_mark(seed: u64) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let steps = {
@@ -73,7 +73,8 @@ pub fn early_mark(seed: u64) -> bool {
     drop(alone(&rng, writer.session.leave()));
     nodes.iter().for_each(|(node, _)| network.links().release(owner.client(), *node));
     alone(&rng, looking).expect("there is room");
-    // All operations of the earlier epoch have ended, because the reader belongs to the new epoch.
+    // The reader still runs, but all operations of the earlier epoch have ended, because the reader belongs to the new
+    // epoch.
     assert!(gates.iter().all(|gate| gate.heartbeat().pinned_in == 1));
     gates.iter().for_each(|gate| gate.questions.tell_passed(1, 1));
     for key in [b"f", b"g", b"h", b"i"] {

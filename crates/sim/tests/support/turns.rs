@@ -12,7 +12,7 @@ use super::late_repairs::wait_for_all_replicas;
 
 const LEASE: Duration = Duration::from_millis(50);
 const MS: Nanos = 1_000_000;
-/// Number of view changes among which each requested kind occurs at least once, because the kinds take turns.
+/// Number of successive view changes that include each requested kind of change at least once.
 const PATIENT_CHANGES: usize = 5;
 /// Number of sessions that die together.
 const DYING: usize = 20;

@@ -20,8 +20,8 @@ fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> SimCluster {
     SimCluster::new(sim, &options)
 }
 
-/// Returns the answers of every kind of operation that can answer from READs alone; `None` for an operation that gave
-/// up.
+/// Returns, for every kind of operation that can answer from READs alone, whether its answer is right; `None` for an
+/// operation that gave up.
 fn answers(cluster: &SimCluster, client: &SimClient) -> [Option<bool>; 5] {
     let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
     cluster.block_on(client.process, async {
@@ -55,7 +55,7 @@ fn answers(cluster: &SimCluster, client: &SimClient) -> [Option<bool>; 5] {
     })
 }
 
-/// Memory nodes change to a later view, one after the other. The session answers as long as more than half of them
+/// Memory nodes change to a later view, one after the other. The session answers as long as more than half of the nodes
 /// vouch.
 fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
     let sim = Sim::new(seed);

@@ -5,8 +5,8 @@
 //! way. Each invocation and each return has a time of its own, so operations that did not overlap do not count as
 //! concurrent. An operation whose task is dropped stays in the history without an answer.
 //!
-//! Answers that no history may contain cause a panic at once: torn values, a SEARCH of many keys that answers twice or
-//! never for one of them, and every error but a full index or full memory.
+//! Answers that no history is allowed to contain cause a panic at once: torn values, a SEARCH of many keys that answers
+//! twice or never for one of them, and every error but a full index or full memory.
 
 use std::cell::{Cell, RefCell};
 
@@ -108,7 +108,7 @@ impl StepWorkload {
         Buckets::of(&self.keys[key], view).subtable
     }
 
-    /// Runs one operation on one key. A SEARCH of many keys uses all keys, and may ask for one of them twice.
+    /// Runs one operation on one key. A SEARCH of many keys uses all keys, and sometimes asks for one of them twice.
     ///
     /// # Panics
     /// If the answer is one that no operation is allowed to give.

@@ -130,7 +130,7 @@ pub fn laggard(seed: u64) {
 }
 
 /// A block waits as in [`laggard`], and another master takes over before the window has passed. The new master's epochs
-/// are far ahead, and not all sessions know them yet: a session may still use a word that it saw a moment ago.
+/// are far ahead, and not all sessions know them yet: a session possibly still uses a word that it saw a moment ago.
 /// Therefore the block waits on.
 pub fn takeover(seed: u64) {
     let lives = GenerationSession::new(seed);
@@ -158,15 +158,15 @@ pub fn takeover(seed: u64) {
 }
 
 /// A block is handed to another session after its objects have had more generations than the header shows. The next
-/// generation follows the object's latest one, not the base in the block's header, which the object has passed a few
-/// generations ago.
+/// generation of an object follows the object's latest one, not the base in the block's header, which the object has
+/// passed a few generations ago.
 // Promise MEM-26: The next owner of a wrapped block continues its generations.
 pub fn wrapped(seed: u64) {
     let lives = GenerationSession::new(seed);
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects take turns, and each goes a few generations past its first one.
+    // Two objects of the pair are written alternately, and each goes a few generations past its first one.
     (0..2 * u32::from(Slot::GENERATIONS) + 16).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     let rests = run(lives.store.leave());
@@ -182,7 +182,7 @@ fn far_apart(lives: &GenerationSession) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects take turns.
+    // Two objects of the pair are written alternately.
     (0..2 * u32::from(Slot::GENERATIONS) - 2).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     lives.delete(b"a");
@@ -199,8 +199,8 @@ pub fn dies_when_it_is_empty(seed: u64) {
     assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
 }
 
-/// The owner dies while its emptied block waits for a window. The next owner needs the block for its own class and
-/// waits as well, but only for the rest of the window.
+/// The owner dies while its emptied block waits for a window. The next owner needs the block for objects of the earlier
+/// class, and waits as well, but only for the rest of the window.
 pub fn inherited_while_it_waits(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);

@@ -33,7 +33,7 @@ pub fn left_behind(seed: u64) {
 }
 
 /// Objects were seen as free in one replica's bitmap, and are to be reused when another replica has become the first.
-/// The new bitmap has no bits for them that would have to be cleared.
+/// Their bits in the new bitmap are clear, so the session must not clear them.
 pub fn seen_elsewhere(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());
@@ -46,8 +46,8 @@ pub fn seen_elsewhere(seed: u64) {
     assert_eq!(stage.values(&store, b"abcd").len(), 4);
 }
 
-/// The FAA that sets a free bit is delayed for long and had no answer. Whatever the session does next, other sessions
-/// must not treat the object as settled, because they would set the same bit.
+/// The FAA that sets a free bit is delayed for long and had no answer. Whatever the session does next, it must not
+/// report that all its freed objects have their bits set.
 pub fn late_mark(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let loses = |script: &HostScript| script.lose(|verb| matches!(verb.op, VerbOp::Faa { .. }));

@@ -2,12 +2,12 @@
 //! verbs are lost and possibly execute later, and which view is the newest. Scripts are for memory errors that random
 //! schedules do not reach.
 //!
-//! The environment checks what sessions promise to it ([`Host`](fusee_core::host)): while one of its verbs may still
+//! The environment checks what sessions promise to it ([`Host`](fusee_core::host)): while one of its verbs can still
 //! execute, a session is pinned, and does not report that all its freed objects have their bits set; and a session that
 //! asks for a block is pinned. The cluster checks the rest, as in every run: bits of free bitmaps are set only where
 //! they are clear, and every entry leads to its object.
 //!
-//! Each script notices a mutant of its own, and comes to one end with every seed.
+//! Each script notices a mutant of its own, and ends in the same way with every seed.
 
 pub mod doubts;
 pub mod generations;
@@ -63,7 +63,7 @@ pub struct HostScript {
     local_epoch: Cell<u64>,
     pinned: Cell<Option<u64>>,
     freed: Cell<Option<u64>>,
-    /// The session's current mark. Earlier marks may have passed.
+    /// The session's current mark. Earlier marks have possibly passed.
     mark: Cell<u64>,
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
@@ -71,9 +71,9 @@ pub struct HostScript {
     pool: RefCell<VecDeque<Address>>,
     /// Number of requests for a block that are still to be put off.
     put_off: Cell<u32>,
-    /// The current epoch, which grows whenever all operations have ended.
+    /// The current epoch.
     epoch: Cell<u64>,
-    /// The epoch before which no operation runs any more.
+    /// The session knows that all operations of the epochs before this one have ended.
     passed_epoch: Cell<u64>,
     /// Steps that happen while the session waits. When none is left, the session gives up.
     steps: RefCell<VecDeque<Step>>,
@@ -81,7 +81,7 @@ pub struct HostScript {
     loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<LostVerb>>,
     damage: Cell<Damage>,
-    /// Number of phases, verbs and bytes that the session has posted.
+    /// Numbers of phases, verbs and bytes that the session has posted.
     moved: Cell<[u64; 3]>,
 }
 
@@ -178,7 +178,7 @@ impl HostScript {
         self.local_epoch.set(self.local_epoch.get() + 1);
     }
 
-    /// Returns the phases, verbs and bytes that the session has posted.
+    /// Returns the numbers of phases, verbs and bytes that the session has posted.
     pub fn moved(&self) -> [u64; 3] {
         self.moved.get()
     }
@@ -391,8 +391,8 @@ pub struct ScriptedCluster {
 pub type ScriptedStore = Store<LossyFabric, ScriptedHost>;
 
 impl ScriptedCluster {
-    /// Makes a stage with three nodes or more, and with two replicas of everything. Three objects of [`VALUE`] fit in a
-    /// block.
+    /// Makes a scripted cluster of five memory nodes, with two replicas of everything. Three objects of [`VALUE`] fit
+    /// in a block.
     pub fn new(seed: u64) -> ScriptedCluster {
         let options = small(seed, 2);
         let geometry =

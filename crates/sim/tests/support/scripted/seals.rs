@@ -13,7 +13,7 @@ use fusee_sim::SimFabric;
 use super::generations::{GenerationSession, LARGE, block, class, dies_when_empty, large_class};
 use super::{VALUE, run};
 
-/// A session that has given back objects leaves, and sets their free bits. The next owner of the block may die before
+/// A session that has given back objects leaves, and sets their free bits. The next owner of the block can die before
 /// it uses the block, so the header must be sealed.
 pub fn leaves(seed: u64) {
     let lives = GenerationSession::new(seed);
@@ -78,8 +78,8 @@ pub fn half_sealed(seed: u64) {
     assert_eq!(first_new(&lives), 2, "two objects had been allocated");
 }
 
-/// Returns the first never allocated object of the first block, as recovery reports it after the death of the block's
-/// owner.
+/// Returns the number of the first object of the first block that was never allocated, as recovery reports it after the
+/// death of the block's owner.
 fn first_new(lives: &GenerationSession) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
@@ -113,7 +113,7 @@ pub fn unread(seed: u64) {
     its.grant_remainder(rest);
     its.lose(is_header_read);
     its.grant(large_class(), block(&stage, 3), None);
-    // While the session waits for the header, another operation of the session looks at the session's blocks.
+    // While the session waits for the header, another operation of the session uses another block.
     let store = Rc::new(store);
     its.then({
         let store = store.clone();
