@@ -109,8 +109,8 @@ fn hold_a_link(run: &SimRun) {
     network.links().hold(client, node, time);
 }
 
-/// Delays the requests of the running job to a memory node until the job has been started again, either by another
-/// master or because this master had no answer.
+/// Delays the requests of the running job to a memory node, sometimes until the job has been given up. In half of the
+/// cases, the master restarts once a request is delayed.
 async fn hold_orders(run: &SimRun) {
     let master = run.cluster.master();
     let (Some(_), Some(node)) = (master.at_work(), some_node(run)) else { return };

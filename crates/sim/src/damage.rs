@@ -155,8 +155,8 @@ impl ReplicaDamage {
             return false;
         }
         let (place, identity, bytes, end) = rng.pick(&candidates);
-        // Words of the header and key are drawn more often than the rest of a long value. Of the padding and the end of
-        // the object, only the used bit is damaged.
+        // Words of the header and key are drawn more often than other words. Behind the value, only the used bit in the
+        // object's last word is damaged.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
             0 => (bytes / 8 - 1, 0x80 << 56),

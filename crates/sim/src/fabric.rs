@@ -55,7 +55,7 @@ pub(crate) struct BatchFlight {
     /// Number of the batch's lanes whose completions have not reached the client.
     left: Cell<usize>,
     waker: RefCell<Option<Waker>>,
-    /// Whether the client has crashed: then only a prefix of each lane's verbs was sent.
+    /// Whether the client no longer waits for the batch, because it has crashed or has given up these verbs.
     orphaned: Cell<bool>,
     /// The number that switches use for the batch's first verb; 0 if there are no switches.
     number: u64,
@@ -374,7 +374,7 @@ impl BatchFlight {
         if lane.verbs.is_empty() { Some(self.send_back(lane)) } else { Some(self.gap()) }
     }
 
-    /// Returns the CAS into which a switch has changed this verb, if a switch has.
+    /// Returns the change that a switch has made to this CAS, if a switch has changed the verb.
     fn forged(&self, verb: usize) -> Option<ForgedCas> {
         self.fabric.network.switches()?.forged(self.number + verb as u64)
     }

@@ -19,7 +19,7 @@ impl Rng {
         Rng(Rc::new(RefCell::new(StdRng::seed_from_u64(seed))))
     }
 
-    /// Makes the stream with a name, which is independent of the other streams of the seed.
+    /// Makes the stream with this name, which is independent of the other streams of the seed.
     pub fn named(seed: u64, name: &str) -> Rng {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Rng::new(name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, mix))

@@ -116,7 +116,7 @@ const MOST_AT_ONCE: usize = 24;
 /// The greatest number of objects that a recovered session has freed without setting their bits, or has possibly
 /// replaced.
 const TAKEN_ALONG: u64 = 128;
-/// The greatest number of objects that one word keeps: an EC-oriented word keeps its stripe and two copies.
+/// The greatest number of objects that one word keeps in use: an EC-oriented word keeps its stripe and two copies.
 const KEPT_BY_A_WORD: u64 = 3;
 
 /// Number of events between two calls of [`RunOptions::stop`].

@@ -181,7 +181,7 @@ impl Switches {
         }
     }
 
-    /// Returns the CAS into which a switch has changed the verb with this number, if a switch has.
+    /// Returns the change that a switch has made to the CAS with this number, if a switch has.
     pub(crate) fn forged(&self, number: u64) -> Option<ForgedCas> {
         self.forger.borrow().as_ref()?.forged(number)
     }

@@ -86,7 +86,7 @@ fn storms_can_be_repeated() {
     check(Scenario::Storm);
 }
 
-/// The digest alone distinguishes runs as the text does, and recording the text changes nothing.
+/// A run that does not record the text of its trace has the same digest as a run that does: recording changes nothing.
 #[test]
 fn recording_changes_nothing() {
     for scenario in Scenario::ALL {

@@ -123,7 +123,7 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
     }
 }
 
-/// Runs every script, without any mutant.
+/// Runs the scripts without any mutant.
 // Promise MEM-7: Late free bits, objects and repairs, and replaced bitmaps, do no harm.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {

@@ -235,7 +235,7 @@ fn slots_that_others_changed_are_followed_together() {
         let mut expected = vec![Some(&b"new"[..]); 100];
         expected.resize(200, None);
         expected.resize(300, Some(b"old"));
-        // The changed slots are followed in the second phase. The keys of the empty slots are looked up in a third
+        // The second phase READs the objects of the changed slots. The keys of the empty slots are looked up in a third
         // phase, and in a fourth one if a slot has the fingerprint of any of them.
         let cost = ask(reader, &keys, &expected).await;
         assert!((3..=4).contains(&cost.phases), "{cost:?}");

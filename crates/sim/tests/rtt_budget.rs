@@ -739,7 +739,7 @@ fn moves_that_cannot_be_change_nothing() {
     assert_eq!(stats.kind(OpKind::Move).atomics, 0, "nobody is asked to change anything");
 }
 
-/// A session without a valid lease asks the members to vouch before it gives an answer that rests only on a READ,
+/// A session without a valid lease asks the members to vouch before it gives an answer that depends only on a READ,
 /// because the value has possibly changed.
 #[test]
 fn a_move_that_is_not_heard_asks_before_it_refuses() {

@@ -35,7 +35,8 @@ fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut VerbBatch) -> Ticke
     sim.now() - begun
 }
 
-/// Asserts an approximate time. The queues are full except during the first and the last way over the wire.
+/// Asserts that a time is as expected or slightly longer. The queues are full except while the first request and the
+/// last answer are on the wire.
 fn about(got: u64, expected: u64) {
     assert!(got >= expected && got < expected + expected / 50 + 2_000, "{got}, not {expected}");
 }

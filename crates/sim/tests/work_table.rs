@@ -154,7 +154,7 @@ fn followers_of_a_leader_that_stops_go_alone() {
             assert_eq!(value(&sessions[1]).await, b"old");
             sessions[2].update(b"key", b"newer").await.unwrap();
             assert_eq!(value(&sessions[1]).await, b"newer");
-            // This write takes effect at some time, possibly just before the write that other sessions have seen.
+            // The delayed put takes effect at some time, possibly just before the write that other sessions have seen.
             join(pin!(leads), pin!(puts)).await.1.unwrap();
         });
     }

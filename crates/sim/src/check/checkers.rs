@@ -18,7 +18,7 @@ const CHUNKS_SHARE_BYTES: usize = 8;
 /// The checkers of the memory nodes' memories.
 pub(crate) struct MemoryCheckers {
     memories: Rc<SimMemories>,
-    /// The checker of live entries, which is called at every change of a word.
+    /// The checker of live entries, which is called at every piece of a WRITE, and at every change of a word.
     entries: RefCell<LiveEntries>,
     /// The checker of reuse, which is called at every WRITE and FAA, and at every change of a word.
     reuse: RefCell<ReuseCheck>,

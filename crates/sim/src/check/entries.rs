@@ -171,8 +171,8 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 /// The bytes that belong at each place of an object.
 pub(crate) type ObjectParts = Vec<(PoolPlace, Rc<[u8]>)>;
 
-/// Returns the copies that a word keeps beside the stripe of its object. The first remaining data chunk with a valid
-/// copy word names each copy.
+/// Returns the copies that a word keeps in use beside the stripe of its object. The first remaining data chunk with a
+/// valid copy word names each copy.
 pub(crate) fn copies_kept_by(memories: &SimMemories, view: &View, word: Slot) -> Vec<Identity> {
     let object = view.object_of(word).filter(|object| object.has_copy(word));
     let Some(object) = object else { return Vec::new() };
@@ -187,8 +187,8 @@ pub(crate) fn copies_kept_by(memories: &SimMemories, view: &View, word: Slot) ->
     named.into_iter().collect()
 }
 
-/// Returns the copies that a word keeps, with their places. Copies on lost nodes are left out. `class` is the size
-/// class of each copy.
+/// Returns the copies that a word keeps in use, with their places. Copies on lost nodes are left out. `class` is the
+/// size class of each copy.
 ///
 /// # Panics
 /// If another object is at the place of a copy and no memory was damaged.

@@ -64,8 +64,8 @@ pub fn check_quiescent(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>
     }
 }
 
-/// Checks that every object of every block is kept by a word, marked as free, or never allocated. This is true only in
-/// runs without lost messages and crashes.
+/// Checks that every object of every block is kept in use by a word, marked as free, or never allocated. This is true
+/// only in runs without lost messages and crashes.
 ///
 /// # Panics
 /// If an object is lost.
@@ -98,7 +98,7 @@ pub fn check_nothing_lost(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orph
     }
 }
 
-/// Returns the objects that are neither kept by a word, nor free, nor never allocated, in blocks that need no
+/// Returns the objects that are neither kept in use by a word, nor free, nor never allocated, in blocks that need no
 /// comparison with the index. Can be called even after memory nodes and clients were lost.
 pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
@@ -123,7 +123,7 @@ pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -
     lost
 }
 
-/// Returns the objects that the words of the index keep, each with its slot.
+/// Returns the objects that the words of the index keep in use, each with its slot.
 ///
 /// # Panics
 /// If two words keep the same object.

@@ -36,7 +36,7 @@ const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
 /// Without `FUSEE_TESTS=all`, one of this many mutants is tried.
 const SAMPLED: usize = 8;
 
-/// Numbers of seeds of the survey.
+/// The number of seeds in `survey`, and below it the number in `survey_timed`.
 const SURVEYED: u64 = 600;
 const SURVEYED_TIMED: u64 = 60;
 

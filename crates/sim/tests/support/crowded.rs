@@ -22,7 +22,7 @@ const SLOTS: usize = 8;
 const ALIKE: usize = SLOTS + 3;
 /// Number of other keys, so many that the index must grow.
 const OTHERS: u32 = 40;
-/// Number of directory bits in which these keys agree, which is more than the index uses here.
+/// Number of directory bits in which the keys that hash alike agree, which is more than the index uses here.
 const COMMON_BITS: u32 = 11;
 /// Length of a long key, longer than the part of an object that is READ first.
 const LONG_KEY_BYTES: usize = 300;

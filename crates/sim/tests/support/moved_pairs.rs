@@ -47,7 +47,7 @@ pub fn moved_at_once(seed: u64) {
     run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 16));
 }
 
-/// A pair becomes EC-oriented and erasure-coded in turns, in place if possible, while it is also written.
+/// A pair becomes EC-oriented and erasure-coded alternately, in place if possible, while it is also written.
 pub fn turned_pairs(seed: u64, is_lossy: bool) {
     let oriented =
         Redundancy::Oriented(Orientation::new(2, coding()).expect("so many replicas can be"));

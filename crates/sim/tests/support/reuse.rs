@@ -120,7 +120,7 @@ impl<'r> EpochDriver<'r> {
             newest += 1;
             for (client, life) in self.clients {
                 idle(self.run.rng.below(8)).await;
-                // A dead client stays in its epoch.
+                // A dead client does not learn of the new epoch.
                 if !life.crashed() {
                     client.session.gate().publish_epoch(newest);
                 }

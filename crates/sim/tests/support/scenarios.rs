@@ -18,7 +18,7 @@ use super::{MAX_STEPS, alone, lose_index_replica, small, stepwise_or_immediate};
 /// The operations of one task, in order.
 type Plan = Vec<(OpKind, usize)>;
 
-/// A run with its cluster and keys. Most operations are on key 0.
+/// A run with its cluster and keys.
 struct StepRun {
     rng: Rng,
     cluster: SimCluster,

@@ -176,7 +176,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
         let other = open().await;
         let put = writer.store().write(WriteRequest::upsert(KEY, &[1; 700]).placed(oriented)).await;
         put.expect("there is room");
-        // This gives the session a block.
+        // This write gives the other session a block for its later write.
         let put = other
             .store()
             .write(WriteRequest::upsert(b"other", &[2; 700]).placed(Redundancy::Replicated))
@@ -228,7 +228,7 @@ pub fn lost_single(seed: u64) {
         let store = writer.store();
         let put = store.write(WriteRequest::upsert(KEY, &[1; 100]).placed(Redundancy::None)).await;
         let hint = put.expect("there is room").place.expect("it is there");
-        // This gives the session a block.
+        // This write gives the session a block for its later writes.
         let put = store
             .write(WriteRequest::upsert(b"other", &[2; 100]).placed(Redundancy::Replicated))
             .await;

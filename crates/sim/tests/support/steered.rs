@@ -145,7 +145,7 @@ pub fn freed_slot(seed: u64) -> bool {
     let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
-    // If D has already written an entry, A's INSERT does not end here.
+    // If D has already written an entry, A's INSERT does not end within these steps.
     let mut first = SteeredTask::insert(a, KEY);
     first.step(400, || true);
 

@@ -13,7 +13,7 @@ use super::{alone, small, stepwise};
 const HELD_NS: Nanos = 1 << 60;
 /// A value of such a length that three objects fit in a block.
 const VALUE: [u8; 1100] = [1; 1100];
-/// The owner is stopped less than this number of steps before the end of its READ of a bitmap.
+/// The owner stops fewer than this many steps before the end of its READ of a bitmap.
 const STEPS: u64 = 12;
 
 /// Makes a client that, at the end of an INSERT, is about to READ the free bitmap of its first block.

@@ -156,8 +156,8 @@ fn before_a_second_phase(seed: u64) -> (ScriptedCluster, ScriptedStore, Rc<HostS
     (stage, store, script)
 }
 
-/// The first block comes with a new region. Epochs pass meanwhile, because a session that waits for the region is not
-/// pinned.
+/// A session gets its first block only after a new region has been added. Epochs pass meanwhile, because a session that
+/// waits for a region is not pinned.
 // Promise MEM-29: A session that waits for a region holds no epoch.
 pub fn region_to_come(seed: u64) {
     let stage = ScriptedCluster::new(seed);

@@ -471,7 +471,7 @@ impl ScriptedCluster {
         scripts.iter().for_each(|script| script.publish(&view));
     }
 
-    /// Returns the objects that the words of the index keep.
+    /// Returns the objects that the words of the index keep in use.
     fn kept(&self) -> BTreeSet<u64> {
         let view = self.cluster.view();
         let word = |place: PoolPlace| self.cluster.network().memories().word_at(place);

@@ -1,4 +1,4 @@
-//! Scripts of words that are not committed, whose objects are possibly not yet on other nodes.
+//! Scripts of slot words that are not committed, and whose objects are possibly not yet on all their nodes.
 
 use fusee_core::data::Region;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
