@@ -367,7 +367,7 @@ fn cut_together(run: &SimRun) {
 }
 
 /// Stops the master for some leases. Meanwhile a primary crashes, or some clients do not reach a primary. The clocks of
-/// some memory nodes jump, as if the master had been away for longer, because no guarantee may depend on these clocks.
+/// some memory nodes jump, as if the master had been away for longer. Guarantees must hold whatever these clocks show.
 fn fall_silent(run: &SimRun) {
     let Some(node) = some_primary(run) else { return };
     let crashes = run.fault_rng.one_in(2);

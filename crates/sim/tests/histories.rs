@@ -32,7 +32,7 @@ fn inserts_of_one_key_among_moving_slots_are_linearizable() {
 }
 
 /// All clients crash together after a random number of steps, and then a memory node with index replicas is lost. Each
-/// slot that the node held is settled in a random way that the rules allow. New clients see every write that was
+/// slot that the node held is settled in a random way that P §5.2 allows. New clients see every write that was
 /// acknowledged or observed.
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {

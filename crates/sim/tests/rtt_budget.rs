@@ -244,8 +244,8 @@ fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     }
 }
 
-/// Without certainty there is no speculative write: not with a hint that is older than a window, and not if the object
-/// is not on the nodes of the backups.
+/// Without certainty there is no speculative write: not with a hint that is older than a window of epochs, and not if
+/// the object is not on the nodes of the backups.
 #[test]
 fn what_is_not_certain_is_not_speculated() {
     let sim = Sim::new(1);

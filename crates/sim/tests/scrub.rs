@@ -1,5 +1,5 @@
-//! Tests with damage that no SEARCH finds: on the replicas that it does not read, in slots on backups, and in free
-//! bitmaps.
+//! Tests with damage that mostly only the scrubber finds: on replicas that no SEARCH reads, in slots on backups, and in
+//! free bitmaps.
 
 // Promise DMG-5: The scrubber finds and repairs damage that is not read.
 

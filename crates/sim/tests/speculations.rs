@@ -70,7 +70,7 @@ fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
 }
 
 /// The words of EC-oriented pairs recur sooner than other words. A session makes no speculative write from a word of an
-/// EC-oriented pair that it saw half a window ago.
+/// EC-oriented pair that it saw half a window of epochs ago.
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);

@@ -149,7 +149,7 @@ fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
 /// 3. B reads the word. The switch answers B's CAS as if A had been earlier. B is done, but its value was never in the
 ///    slot.
 ///
-/// With a backup, B waits for the end of a round that has no winner.
+/// With a backup, B waits for the end of a conflict round that has no winner.
 #[test]
 fn with_an_early_answer_an_update_that_was_done_is_not_found() {
     let both =

@@ -54,7 +54,7 @@ pub struct FailureCounts {
     pub slots_settled: u64,
     /// View changes that began again because another node was lost.
     pub begun_anew: u64,
-    /// Times that a view change suspended operations of a session.
+    /// Times that a view change suspended writes of a session.
     pub stopped: u64,
     /// Writes to objects whose addresses had been used before.
     pub reused: u64,

@@ -180,7 +180,7 @@ pub fn forget(cluster: &SimCluster, lost: MnId) {
     cluster.checks().follow(&view);
 }
 
-/// Loses the node of an index replica, settles every slot in a random way that the rules allow, and publishes the next
+/// Loses the node of an index replica, settles every slot in a random way that P §5.2 allows, and publishes the next
 /// view. To be called only while no client runs. Clients of the old view must not be used again.
 pub fn lose_index_replica(rng: &Rng, cluster: &SimCluster) {
     let lost = {

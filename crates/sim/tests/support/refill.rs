@@ -144,8 +144,8 @@ pub fn refill(seed: u64) {
     }
 }
 
-/// Several sessions delete in turns in a full pool with only one block for log objects. Returns the time of the slowest
-/// DELETE.
+/// Several sessions delete, one after the other, in a full pool with only one block for log objects. Returns the time
+/// of the slowest DELETE.
 pub fn lend(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
     let sim = Sim::new(seed);

@@ -85,9 +85,9 @@ pub fn used_again(seed: u64) -> FailureCounts {
     reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
-/// A slot word that a session saw a window ago recurs, and is on a backup while its writer has not committed it yet. If
-/// the session still trusted its hint of that word, it would take over the backup, as if the round that replaces the
-/// word had begun.
+/// A slot word that a session saw a window of epochs ago recurs, and is on a backup while its writer has not committed
+/// it yet. If the session still trusted its hint of that word, it would take over the backup, as if the conflict round
+/// that replaces the word had begun.
 ///
 /// The run skips the uses of the object in between: the word is learnt from an earlier run of the seed, and the hint is
 /// made up. Returns whether the word was on the backup, and not on the primary, when the operation with the old hint
@@ -148,7 +148,8 @@ fn timed(replicas: u8) -> ClusterOptions {
 }
 
 /// A word of an EC-oriented pair, written by a Move in place, recurs as in [`recurring_word`]. Here the session saw the
-/// word only half a window ago, which suffices because each object has several words. The run takes virtual time.
+/// word only half a window of epochs ago, which suffices because each object has several words. The run takes virtual
+/// time.
 pub fn recurring_turn(seed: u64) {
     turned(seed, turned(seed, None));
 }

@@ -18,9 +18,9 @@ use super::crash::{ClientLife, idle};
 use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::{blocks_of, replicas_differ, small};
 
-/// A writer dies between its CASes on the backups, and the primary is lost, so the outcome of the round is open until
-/// the backups are made equal. Meanwhile other clients read, one key or many. Then another node is lost, mostly that of
-/// the first backup. There are 3 to 5 index replicas.
+/// A writer dies between its CASes on the backups, and the primary is lost, so the outcome of the conflict round is
+/// open until the backups are made equal. Meanwhile other clients read, one key or many. Then another node is lost,
+/// mostly that of the first backup. There are 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> FailureCounts {
     // Two nodes can be lost, so there are three data replicas.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };

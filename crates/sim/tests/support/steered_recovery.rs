@@ -60,9 +60,9 @@ pub fn late_insert_crash(seed: u64) -> FailureCounts {
 }
 
 /// The word of a dead client D is on one of two backups. Its recovery has looked at the slot and is held up. W, with a
-/// smaller identity, wins the round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for the next
-/// round. If recovery treated Y's word as a part of D's round, it would conclude that D has won by Rule 3. Only the
-/// READ of the primary shows that D's round is over.
+/// smaller identity, wins the conflict round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for
+/// the next round. If recovery treated Y's word as a part of D's round, it would conclude that D has won by Rule 3.
+/// Only the READ of the primary shows that D's round is over.
 pub fn recovery_overtaken(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 3, PlanKind::Mixed);
     let rng = &run.rng;

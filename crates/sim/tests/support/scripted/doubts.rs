@@ -55,8 +55,8 @@ pub fn beside_a_write(seed: u64) {
     stage.check(&run(store.leave()));
 }
 
-/// A write that lost its round has left its word on a backup, and its client has died. If the primary were lost now,
-/// the slot could be settled on this word. Therefore the word's object is not garbage.
+/// A write that lost its conflict round has left its word on a backup, and its client has died. If the primary were
+/// lost now, the slot could be settled on this word. Therefore the word's object is not garbage.
 pub fn lost_word(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = stage.open(0..1, None);

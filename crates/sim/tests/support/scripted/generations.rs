@@ -121,7 +121,7 @@ pub fn emptied(seed: u64) {
 
 /// One object keeps its first generation while the other objects of its block use up all generations. When all objects
 /// are free, the next generation of the first object is the latest generation of the other objects. Therefore the block
-/// must wait for a window.
+/// must wait for a window of epochs.
 pub fn laggard(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);
@@ -199,8 +199,8 @@ pub fn dies_when_it_is_empty(seed: u64) {
     assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
 }
 
-/// The owner dies while its emptied block waits for a window. The next owner needs the block for objects of the earlier
-/// class, and waits as well, but only for the rest of the window.
+/// The owner dies while its emptied block waits for a window of epochs. The next owner needs the block for objects of
+/// the earlier class, and waits as well, but only for the rest of the window.
 pub fn inherited_while_it_waits(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);

@@ -15,7 +15,8 @@ const VALUE: [u8; 3000] = [1; 3000];
 
 /// A client has died within its speculative write: its word is on the backup, and its object is only on the backup's
 /// node. An INSERT of another key with an equal fingerprint reads the object whole on all replicas. The incomplete
-/// replica is no damage and must not be repaired, because only a session or job that continues the round completes it.
+/// replica is no damage and must not be repaired, because only a session or job that continues the conflict round
+/// completes it.
 pub fn half_written(seed: u64) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
@@ -61,7 +62,7 @@ pub fn half_written(seed: u64) {
 /// A speculative write of a session with a newer view is running: its word is on the backup, and its object is whole on
 /// the backup's node. Another session, which inserts a key with an equal fingerprint, has an older view, in which the
 /// object has no replica on that node; the replica in that view is not written yet. This session reads again until the
-/// round is over, and reports no damage.
+/// conflict round is over, and reports no damage.
 pub fn of_a_newer_view(seed: u64) {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 1, ..small(seed, 2) };
     let stage = ScriptedCluster::of(seed, &options);
