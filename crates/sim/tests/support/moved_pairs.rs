@@ -317,8 +317,8 @@ pub fn two_nodes_lost(seed: u64) {
         check(&versions).await;
         wait_for_repair(&cluster).await;
         check(&versions).await;
-        // Pairs get fewer copies if there are too few nodes. Pairs are refused if there is no node for a copy, or no
-        // room for a block.
+        // Pairs get fewer copies if there are too few nodes. A write is refused if no node can have a copy, or if the
+        // write needs a new block and there are too few nodes for it.
         for number in (0..PAIRS).step_by(2) {
             let put = store
                 .write(WriteRequest::upsert(&key(number)[..], &value(number, 2)).placed(oriented))
