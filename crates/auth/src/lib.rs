@@ -100,7 +100,8 @@ impl fmt::Display for PeerKind {
 struct AuthKey([u8; BYTES]);
 
 impl AuthKey {
-    /// Hashes everything that was said in a connection. `what` distinguishes the hashes of one connection.
+    /// Returns a keyed hash of everything that was said in a connection. `what` makes the hashes of one connection
+    /// differ.
     fn hash(&self, what: [u8; 2], said: &AuthTranscript<'_>) -> [u8; BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&what).update(&[said.kind.len() as u8]);
@@ -265,7 +266,7 @@ impl Keyring {
         side: Side,
         said: &AuthTranscript<'_>,
     ) -> Option<FrameCodes> {
-        // These hashes must differ from all proofs, because proofs are sent over the network.
+        // These hashes are secret keys, so they must differ from all proofs, which are sent over the network.
         let of = |side| {
             let key = self.hash(who, CODES | side as u8, said).map(AuthKey)?;
             Some(Direction { key, frames: 0 })
@@ -465,8 +466,9 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // A service manager that hands files to services of other users is root, and gives the service's group read
-    // access. The mode of a pipe is not checked, because the process that made the pipe has chosen its readers.
+    // A file that belongs to root can also be readable by a group of this process, because a service manager that runs
+    // as root hands files to services of other users like that. The mode of a pipe is not checked, because the process
+    // that made the pipe has chosen its readers.
     let is_handed =
         about.uid() == 0 && !rustix::process::geteuid().is_root() && is_in_group(about.gid());
     let of_others = if is_handed { 0o037 } else { 0o077 };
@@ -648,7 +650,7 @@ mod tests {
 
         fs::set_permissions(path("client"), fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));
-        // A file of another user is not accepted either, unless that user is root.
+        // A file of another user than root is refused, too, if its group has access.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path("client"), Some(12_345), None).unwrap();
             assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));

@@ -13,7 +13,7 @@ use crate::format::{
 
 /// Size at which a block is written, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Number of retries of one piece of the scan, and the pause before each retry.
+/// Number of retries of one step of the scan, and the pause before each retry.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -145,7 +145,8 @@ impl Exporter<File> {
         let at = reader.at();
         let totals = reader.totals();
         drop(reader);
-        // The bytes behind the last good part would be false behind the blocks that are written next.
+        // Any bytes left behind the last good part would follow the blocks that are written next, and damage the
+        // export.
         file.set_len(at).map_err(ExportError::Write)?;
         if let Some(totals) = end {
             return Ok((ResumedExport::Whole(file, totals), head));

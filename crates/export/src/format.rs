@@ -43,8 +43,8 @@ pub struct ExportHead {
     pub cluster: u64,
     /// The time at which the export began, in seconds since 1970, by the clock of the exporting machine.
     pub begun: u64,
-    /// The export's position among the exports of a directory: later ones have higher numbers. 0 means that it has
-    /// none.
+    /// The export's position among the exports of a directory: later exports have higher numbers. 0: not in such a
+    /// directory.
     pub number: u32,
 }
 
@@ -249,8 +249,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// A part of an export after the head.
 #[derive(Debug)]
 pub enum ExportPart {
-    /// A block. Its pairs are in the block that the caller has passed. The cursor is the position of the scan behind
-    /// it.
+    /// A block. Its pairs are now in the caller's [`ExportBlock`]. The cursor is the scan's position behind these
+    /// pairs.
     Block(ScanCursor),
     /// The end, with the totals of all blocks before it.
     End(ExportTotals),
@@ -396,7 +396,7 @@ impl<R: Read> ExportReader<R> {
     }
 }
 
-/// A parser of fields, with the bytes that are left.
+/// A parser of fields. It holds the bytes that are not parsed yet.
 struct ExportFieldParser<'b>(&'b [u8]);
 
 impl<'b> ExportFieldParser<'b> {

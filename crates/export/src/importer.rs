@@ -96,7 +96,7 @@ impl Importer {
         self.write_many(client, &by_rules, imported)
     }
 
-    /// The options of a write without a redundancy of its own.
+    /// Returns the options of a write that names no redundancy.
     fn options(&self) -> PutOptions {
         match self.existing {
             ExistingPairs::Replaced => PutOptions::default(),
@@ -137,7 +137,7 @@ impl Importer {
         self.account(pair, outcome, write, imported)
     }
 
-    /// Counts the result of a write. If a retry can help, repeats the write several times.
+    /// Counts the result of a write. If the write failed and a retry can help, repeats it up to [`ATTEMPTS`] times.
     fn account(
         &self,
         (key, value): ImportPair<'_>,

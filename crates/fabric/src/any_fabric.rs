@@ -1,7 +1,7 @@
 //! A session's fabric of any kind, and the calls by which an executor drives the fabric's I/O.
 //!
-//! The kind is chosen at run time, and each kind has its own type of future. Nothing is boxed all the same: the
-//! future of a batch is an enum, like the fabric. A session uses one kind of fabric for all its nodes.
+//! The kind is chosen at run time, and each kind has its own type of future. Still, no future is boxed: the future of a
+//! batch is an enum, like the fabric. A session uses one kind of fabric for all its nodes.
 //!
 //! # Driving
 //!
@@ -106,7 +106,7 @@ impl From<String> for SwitchLocation {
     }
 }
 
-/// A place where a thread sleeps until the waker of the place is used.
+/// Lets a thread sleep until this parker's waker is used.
 #[derive(Debug, Default)]
 pub struct Parker {
     woken: Mutex<bool>,
@@ -177,12 +177,12 @@ pub fn attach_all_through(
 pub struct AttachOptions<'a> {
     /// The kind of fabric.
     pub kind: FabricKind,
-    /// The switch on the way, if any. Its fabric must be `kind`.
+    /// The switch between session and memory nodes, if any. It must serve the fabric `kind`.
     pub switch: Option<&'a SwitchLocation>,
     /// The certificates for TLS, if the session uses TLS. Over TCP only.
     pub tls: Option<&'a TlsSettings>,
-    /// The keys derived from the cluster's secret, if it has one. Client and memory nodes prove these keys to each
-    /// other.
+    /// This process's keys, if the cluster has a secret. The keys that this process and each memory node prove to each
+    /// other are derived from the client's key among them.
     pub keys: Option<&'a Keyring>,
 }
 
@@ -287,7 +287,8 @@ impl AnyFabric {
         }
     }
 
-    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
+    /// Makes the session demand, from now on, that every node to which it attaches proves a key derived from the
+    /// client's key in `keys`.
     fn use_keys(&self, keys: &Keyring) {
         match self {
             AnyFabric::Shm(shm, _) => shm.use_keys(keys),
@@ -296,8 +297,8 @@ impl AnyFabric {
         }
     }
 
-    /// Sets the time after which a memory node that owes an answer counts as lost, on the fabrics that notice a loss
-    /// only by silence (TCP and verbs).
+    /// Sets the time after which a memory node that owes an answer and sends nothing counts as lost, over TCP and
+    /// verbs. Does nothing over shared memory.
     pub fn set_silence(&self, silence: Duration) {
         match self {
             AnyFabric::Shm(..) => {}

@@ -10,8 +10,8 @@
 use crate::sync::{Ordering, compiler_fence, fence};
 use crate::sys;
 
-/// Registers this process with the kernel for [`heavy`]. The first barrier registers it if this function was not
-/// called, but registration takes some milliseconds in a process with several threads.
+/// Registers this process with the kernel for [`heavy`]. Without a call of this function, the first barrier registers
+/// the process, but registration takes some milliseconds in a process with several threads.
 pub fn prepare() {
     sys::can_barrier_everywhere();
 }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Numbers are little-endian. The magic is that of the fabric. A call names the node by a one-way function of the
-//! node's key ([`NodeKey::name`]), by which a node refuses calls for other nodes, and a switch finds the right
-//! node. Knowing the name gives no access. In a refusal, nonce and proof are zeros, and the node closes the
-//! connection.
+//! node's key ([`NodeKey::name`]). From the name a node sees that a call is for another node, and refuses it; a switch
+//! finds the right node. Knowing the name gives no access. In a refusal, nonce and proof are zeros, and the node closes
+//! the connection.
 //!
 //! The node's proof covers the call; the client's proof covers the call and the client's hello. Both proofs cover
 //! the two nonces and the fabric. Therefore a process that accepts calls in a node's place, at a path or an address
@@ -133,7 +133,7 @@ pub(crate) struct ClientChallenge {
 }
 
 impl ClientChallenge {
-    /// Makes the call, the first message of a challenge, to the node whose key this is.
+    /// Makes the call, the first message of a challenge, to the node with this key.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<ClientChallenge> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];

@@ -39,8 +39,8 @@ impl Clock {
     #[inline]
     pub fn now(self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a live, writable timespec, which the call fills in. Linux has had both clocks
-        // for longer than anything else that this crate needs; the result is checked all the same.
+        // SAFETY: the pointer is to a live, writable timespec, which the call fills in. Both clocks are older than the
+        // other Linux features that this crate needs; the result is checked nevertheless.
         let result = unsafe { libc::clock_gettime(self.id(), &mut time) };
         assert_eq!(result, 0, "Linux has this clock");
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,22 +1,22 @@
 //! Copies between a pool, which other processes can change meanwhile, and private memory.
 //!
-//! Every access to a pool, in this module and elsewhere, is to *aligned 8-byte words*. That gives the guarantee
-//! that READ and WRITE tear only between aligned words. It also avoids accesses of different sizes to the same
-//! bytes, which Rust's memory model leaves undefined. A READ of a part of a word loads the whole word and keeps the
-//! part. A WRITE of a part replaces the word by compare-and-swap, because another process may be writing the
-//! neighbouring bytes, which must survive.
+//! Every access to a pool, in this module and elsewhere, is to *aligned 8-byte words*. That gives the guarantee that
+//! READ and WRITE tear only between aligned words. It also avoids accesses of different sizes to the same bytes, which
+//! Rust's memory model leaves undefined. A READ of a part of a word loads the whole word and keeps the part. A WRITE of
+//! a part replaces the word by compare-and-swap, because another process can write the neighbouring bytes at the same
+//! time, and these must survive.
 //!
-//! Short runs of whole words are copied one by one, longer runs by `rep movsq`, which moves whole quadwords, but
-//! several at a time. `rep movsb`, which memcpy uses, is unsuitable because it can cut at any byte. The order among
-//! the words of one `rep movsq` is undefined (fast-string stores can be weakly ordered), but stores before and
-//! after the instruction are ordered with it.
+//! Short runs of whole words are copied one by one, longer runs by `rep movsq`, which moves one or more whole quadwords
+//! at a time. `rep movsb`, which memcpy uses, is unsuitable because it can cut at any byte. The order among the words
+//! of one `rep movsq` is undefined (fast-string stores can be weakly ordered), but stores before and after the
+//! instruction are ordered with it.
 //!
 //! A WRITE of up to about 1 KiB copies *line by line*: four aligned stores of two words each. Processors with AVX
 //! promise that an aligned move of 16 bytes is one access (Intel, Software Developer's Manual 3A, 9.1.1; AMD,
 //! Architecture Programmer's Manual 2, 7.3.2), so no word tears. In their ordering these are stores like any other.
-//! Objects are written to memory that was free for a while and therefore is in no cache. There, string instructions
-//! are slow (690 ns, against 490 ns word by word, on two cores of a Xeon, by the example `latency`), and stores of
-//! single words are twice as many that have to wait for the memory.
+//! Objects are written to memory that was free for a while and therefore is in no cache. There, string instructions are
+//! slow (690 ns, against 490 ns word by word, on two cores of a Xeon, by the example `latency`), and with stores of
+//! single words, twice as many stores have to wait for the memory.
 //!
 //! The last word of a WRITE is stored on its own, with release semantics.
 //!
@@ -41,7 +41,7 @@ pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
     debug_assert!(skip < 8 && word.is_aligned());
     if let (0, Ok(out)) = (skip, <&mut [u8; 8]>::try_from(&mut *out)) {
         // Half of all READs have the length of a slot.
-        // SAFETY: the range is the aligned word, which is in a live mapping by the caller.
+        // SAFETY: the range is the aligned word, and the caller vouches that this word is in a live mapping.
         *out = unsafe { shared(word) }.load(Ordering::Relaxed).to_ne_bytes();
         return;
     }
@@ -200,7 +200,7 @@ pub(crate) fn prefetch<T>(at: *const T) {
 /// # Safety
 /// `word` is aligned and in a mapping that outlives `'a`.
 pub(crate) unsafe fn shared<'a>(word: *const AtomicU64) -> &'a AtomicU64 {
-    // SAFETY: the word is aligned and live by the caller; every access to pool memory is to aligned words.
+    // SAFETY: the caller vouches that the word is aligned and live; every access to pool memory is to aligned words.
     unsafe { &*word }
 }
 

@@ -58,7 +58,7 @@ fn zero_sets_its_words() {
 /// loads can return old values.
 #[test]
 fn a_read_beside_a_write_sees_all_if_it_sees_the_last_word() {
-    // The first length, in words, is copied line by line, the second by string instructions.
+    // Lengths in words. WRITE copies both by string instructions: line by line it copies only up to 160 words.
     [200, 600].into_iter().for_each(race);
 }
 

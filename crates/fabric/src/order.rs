@@ -1,8 +1,8 @@
 //! Verbs on words of a pool, executed in the order in which their session posts them.
 //!
-//! A processor can let a later load pass an earlier store, and processors with weaker ordering let more pass.
-//! [`VerbOrder`] remembers, for each session, which barrier is still due. The barrier is executed only before a
-//! verb that needs it, so a batch of WRITEs has no full barrier.
+//! A processor can let a later load pass an earlier store, and processors with weaker ordering reorder more pairs of
+//! accesses. [`VerbOrder`] remembers, for each session, which barrier is still due. The barrier is executed only before
+//! a verb that needs it, so a batch of WRITEs has no full barrier.
 //!
 //! Callers check the bounds. `tests/loom` compiles this module a second time (see `crate::sync`).
 
@@ -75,9 +75,9 @@ impl VerbOrder {
     /// CAS: replaces the word by `swap` if it equals `expected`. Returns the old word.
     #[inline]
     pub(crate) fn cas(&mut self, word: &AtomicU64, expected: u64, swap: u64) -> u64 {
-        // SeqCst, for three reasons. Acquire: the memory that the found value leads to is visible. Release: the
-        // memory that the new value leads to is visible to readers of the value. And the CASes on all words have
-        // one order, because rounds on different slots decide about the same key.
+        // SeqCst, for three reasons. Acquire: the memory that the found value leads to is visible. Release: the memory
+        // that the new value leads to is visible to readers of the value. And the CASes on all words have one order,
+        // because conflict rounds on different slots can decide about the same key.
         let expected = expected.to_le();
         let swap = swap.to_le();
         let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);

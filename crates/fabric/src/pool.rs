@@ -61,8 +61,8 @@ struct PoolInner {
     pages: PageKind,
     /// Whether a NIC has registered the pages. Registered pages must stay where they are.
     is_pinned: AtomicBool,
-    /// The descriptor of the memfd, which the memory node passes on to clients. `None` in clients, which close
-    /// theirs after mapping.
+    /// The descriptor of the memfd, which the memory node passes on to clients. `None` in clients, which close their
+    /// descriptor after they have mapped the pool.
     file: Option<OwnedFd>,
 }
 

@@ -48,8 +48,8 @@ pub struct NodeFabricsOptions {
     pub steered: bool,
     /// The settings for TLS. If they contain a certificate, connections over TCP must use TLS.
     pub tls: Option<TlsSettings>,
-    /// The keys derived from the cluster's secret, if it has one. Clients and the node prove these keys to each
-    /// other.
+    /// The node's keys, if the cluster has a secret. The key that clients and the node prove to each other is derived
+    /// from the client's key among them.
     pub keys: Option<Keyring>,
 }
 

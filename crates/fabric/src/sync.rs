@@ -1,4 +1,4 @@
-//! Synchronization between threads of this process: atomics, fences, locks, and back-off.
+//! Synchronization between threads of this process: atomics, memory fences, locks, and back-off.
 //!
 //! The types are the standard library's. `tests/loom` compiles `copy`, `order`, `shm::gate` and `shm::sessions` a
 //! second time, unchanged, with a model checker's types in place of this module. So those modules take such types
@@ -26,8 +26,8 @@ impl Patience {
         Patience { end: Instant::now() + time, looks: 0 }
     }
 
-    /// Waits a little. Returns false when the wait is over. Time in which this process did not run does not count as
-    /// silence of the other process.
+    /// Waits a little. Returns false when the time is over and this process has checked [`LEAST_LOOKS`] times, because
+    /// this process was possibly stopped for a part of the time.
     pub(crate) fn wait(&mut self) -> bool {
         back_off(self.looks);
         self.looks = self.looks.saturating_add(1);

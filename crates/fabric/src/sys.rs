@@ -122,7 +122,7 @@ pub(crate) fn make_memfd(bytes: u64, huge: bool) -> io::Result<(OwnedFd, Mapping
 /// # Safety
 /// The range is in a live shared mapping, and its start is a multiple of the page size.
 pub(crate) unsafe fn discard_pages(start: *mut u64, bytes: usize) -> bool {
-    // SAFETY: the range is live by the caller. The call changes its contents as a write of zeros would.
+    // SAFETY: the caller vouches that the range is live. The call changes its contents as a write of zeros would.
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_REMOVE) == 0 }
 }
 
@@ -344,8 +344,8 @@ impl Process {
         let pid = peer_pid(socket)?;
         // SAFETY: the call takes numbers only.
         let pidfd = own(check_long(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?);
-        // Before the call above, the process may have ended and its number been used again. But if the connection
-        // is still open, the process that made it still lived after the call.
+        // Before the call above, the process has possibly ended, and another process has got its number. But if the
+        // connection is still open, the process that made it still lived after the call.
         if ready(socket.as_raw_fd(), 0, Duration::ZERO)? {
             return Err(io::Error::from(io::ErrorKind::ConnectionReset));
         }
@@ -442,7 +442,7 @@ fn message(data: &mut libc::iovec, control: &mut ControlMessageBuffer) -> libc::
     message.msg_iov = data;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: the function only computes a length. (Its type differs with musl.)
+    // SAFETY: the function only computes a length. (The type of the length differs with musl.)
     message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as _;
     message
 }

@@ -8,9 +8,8 @@
 //! [`ROLE`] set. The child takes commands on its standard input and answers on its standard output. It ends when its
 //! input is closed, and therefore with this process.
 //!
-//! This test has its own `main` because of the child processes. Arguments are parts of names, as for the usual
-//! harness:
-//! `cargo test --test conformance -- tcp/bounds`.
+//! This test has its own `main` because of the child processes. An argument selects the checks whose names contain it,
+//! as with the usual harness: `cargo test --test conformance -- tcp/bounds`.
 
 // Promise FAB-1: Every fabric keeps its [six guarantees](fabric.md#what-every-fabric-guarantees).
 
@@ -130,7 +129,7 @@ impl Drop for InProcessRig {
     }
 }
 
-/// A rig with nodes in this process, behind a switch that orders CASes and steers READs that ask for it.
+/// A rig with nodes in this process, behind a switch that orders CASes and redirects steered READs.
 struct SwitchRig {
     nodes: InProcessRig,
     at: SwitchLocation,
@@ -398,7 +397,7 @@ fn a_full_queue_of_a_node_is_no_dead_end() {
     drop((queue, squatter));
 }
 
-/// A fence of a client that has detached in order does not kill the client's process.
+/// If a client has detached with a goodbye, a later fence of this client does not kill the client's process.
 fn fence_a_process_that_has_left() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));

@@ -351,8 +351,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert!(!matches!(error.cause, AttachCause::StrangerAtSocket { .. }), "{error}");
     squatter.kill().unwrap();
     squatter.wait().unwrap();
-    // The client does not trust the user if a third user could have led the way there: by a link in a directory
-    // that all users can write, or by a link of the third user's own.
+    // The client does not trust that user if a third user can choose where the path leads: by a link in a directory
+    // that all users can write, or by a link that belongs to the third user.
     let link = directory.join("link");
     std::os::unix::fs::symlink(&kept, &link).unwrap();
     let through = PathBuf::from(format!("/run/fusee-proofs-{}-through", std::process::id()));

@@ -461,7 +461,7 @@ fn nodes_that_left_leave_nothing_behind() {
     assert_eq!(probe(&served), 78);
 }
 
-/// Time in which the session did not look does not count as a node's silence, because this process may have been
+/// Time in which the session did not look does not count as a node's silence, because this process was possibly
 /// stopped, and the node with it.
 #[test]
 fn a_session_that_was_stopped_gives_its_nodes_time() {

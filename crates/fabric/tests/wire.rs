@@ -1,7 +1,7 @@
 //! Tests of a switch on the wire between NICs: the READs that it steers, and the fate of damaged packets.
 //!
-//! They need RDMA devices at both ends of a wire that is cut, as `tests/rdma/run --switch` provides them. Without
-//! these devices they only print that they are skipped.
+//! They need RDMA devices at both ends of a wire that only the switch under test closes, as `tests/rdma/run --switch`
+//! provides them. Without these devices they only print that they are skipped.
 
 // Promise FAB-18
 

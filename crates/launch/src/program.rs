@@ -18,7 +18,7 @@ pub struct ServerProgram {
 }
 
 impl ServerProgram {
-    /// Returns the program of this process. Servers get this number of `--verbose`.
+    /// Returns the program of this process. Servers get the argument `--verbose` that many times.
     pub fn this(verbose: u8) -> Result<ServerProgram, Failure> {
         Ok(ServerProgram { path: of_process()?, verbose })
     }

@@ -22,14 +22,14 @@ use crate::program::ServerProgram;
 
 /// Largest time until the cluster has formed.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause between two questions to the master whether the cluster has formed.
+/// Pause between two requests to the master for the view, which exists when the cluster has formed.
 const FORM_POLL: Duration = Duration::from_millis(20);
 
 /// A cluster that clients can join.
 pub struct LaunchedCluster {
     /// Host and port of the master.
     pub master: String,
-    /// The address of the master's page, if it has one.
+    /// The address of the master's status page, if it has one.
     pub http: Option<SocketAddr>,
     /// The memory nodes, in the order of their names.
     pub nodes: Vec<announcement::NodeAnnouncement>,
@@ -176,7 +176,7 @@ impl Servers {
     pub fn add_memory_node(&mut self) -> Result<(), Failure> {
         let arguments = self.plan.node_arguments(&self.directory, &self.master);
         let name = format!("memory node {}", self.children.len() - 1);
-        // Children must be spawned within the runtime.
+        // Children must be spawned within the async runtime.
         let added = self.runtime.block_on(async {
             let mut child = self.program.spawn(&name, &arguments)?;
             let announced = child.announcement().await;

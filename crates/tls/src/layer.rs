@@ -102,7 +102,7 @@ impl TlsSettings {
     }
 }
 
-/// Returns the host of `host:port` in the form that certificates have it in.
+/// Returns the host of `host:port` in the form that certificates use.
 pub fn server_name(addr: &str) -> Result<ServerName<'static>, TlsError> {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

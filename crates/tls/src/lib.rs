@@ -6,8 +6,8 @@
 //! connections. Only TLS 1.3 is used, without resumption, because connections live long, so that faster
 //! reconnecting is not worth the state.
 //!
-//! TLS proves to the client that it has reached a server with the expected name. Permissions are the business of
-//! the cluster's secret (`fusee-auth`). On control connections, the proofs of the secret's keys also cover the TLS
+//! TLS proves to the client that it has reached a server with the expected name. TLS grants no permissions; the keys of
+//! the cluster's secret do (`fusee-auth`). On control connections, the proofs of the secret's keys also cover the TLS
 //! connection that they are sent over.
 //!
 //! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. If the new

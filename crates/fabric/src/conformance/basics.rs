@@ -119,7 +119,8 @@ pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START), 1, "the session lives on");
 }
 
-/// READ and WRITE do as an array of bytes does, for all small lengths and all offsets in a word.
+/// READ and WRITE have the results that copies from and to an array of bytes have, for all small lengths and all
+/// offsets in a word.
 pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     const BYTES: usize = 256;
     let session = RigSession::new(rig, 1);

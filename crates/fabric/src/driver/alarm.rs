@@ -56,7 +56,7 @@ impl Alarm {
         self.state.store(AWAKE, Ordering::Release);
     }
 
-    /// Ends a turn. That answers all wake-ups so far, because the caller polls its tasks next.
+    /// Ends a turn and clears all wake-ups so far. None is lost, because the caller polls its tasks next.
     pub(crate) fn answer(&self) {
         self.state.swap(AWAKE, Ordering::AcqRel);
     }

@@ -36,7 +36,7 @@ pub struct LinkTarget<'a> {
     pub(crate) address: &'a str,
     /// The client that connects.
     pub(crate) client: ClientId,
-    /// The time for the connection to open, and again for the answer to the hello.
+    /// The longest time to wait for the connection to open, and again for the answer to the hello.
     pub(crate) wait: Duration,
     pub(crate) goes_on: ContinueFn<'a>,
     /// Certificates, if the connection uses TLS.
@@ -105,11 +105,11 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// any answers had arrived.
     fn arm(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
-    /// Ends the connection so that no verb in flight executes later. Passes the slot of every unanswered part to
+    /// Ends the connection so that no verb in flight executes later. Passes the batch slot of every unanswered part to
     /// `unanswered`.
     fn end(self, unanswered: impl FnMut(usize));
 
-    /// Replaces [`FabricLink::end`] in a child of the process that connected. Passes the slots of the unanswered
+    /// Replaces [`FabricLink::end`] in a child of the process that connected. Passes the batch slots of the unanswered
     /// parts to `unanswered`, as `end` does, and does nothing to the connection.
     fn abandon_after_fork(&mut self, unanswered: impl FnMut(usize));
 }

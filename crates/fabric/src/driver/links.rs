@@ -171,7 +171,7 @@ impl<L: FabricLink> Links<L> {
         Err(failed.map_or(VerbError::Unreachable, |(_, error)| *error))
     }
 
-    /// Accepts a batch. Returns its slot, or the batch itself if it is complete already.
+    /// Accepts a batch. Returns the batch's slot, or the batch itself if it is complete already.
     pub(super) fn submit(
         &mut self,
         mut batch: VerbBatch,

@@ -166,7 +166,8 @@ impl<L: FabricLink> Driver<L> {
         self.tls.replace(Some(tls.clone()));
     }
 
-    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
+    /// Makes the session demand, from now on, that every node to which it attaches proves a key derived from the
+    /// client's key in `keys`.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
@@ -240,7 +241,7 @@ impl<L: FabricLink> Driver<L> {
         self.links.borrow_mut().submit(batch, task)
     }
 
-    /// Calls `look` with the slots. The caller must not hold a borrow of the links.
+    /// Calls `look` with the session's batch slots. The caller must not hold a borrow of the links.
     fn with_slots<R>(&self, look: impl FnOnce(&mut BatchSlots) -> R) -> R {
         look(&mut self.links.borrow_mut().slots)
     }

@@ -97,7 +97,8 @@ impl ShmFabric {
         }
     }
 
-    /// Makes the session demand, from now on, that every node to which it attaches proves one of these keys.
+    /// Makes the session demand, from now on, that every node to which it attaches proves a key derived from the
+    /// client's key in `keys`.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }

@@ -18,7 +18,8 @@
 //! and the session leaves. Without C2, the store of S1 could still be in the store buffer while S2 reads the old
 //! state, and both sides would go on.
 //!
-//! If the kernel has no membarrier, a full fence is executed between S1 and S2, and another one between C1 and C3.
+//! If the kernel has no membarrier, a full memory barrier is executed between S1 and S2, and another one between C1 and
+//! C3.
 //!
 //! A thread that is stopped between S1 and S4 delays the closer. Both belong to one process, so the closer is
 //! stopped then, too.
@@ -76,7 +77,7 @@ impl Gate {
             compiler_fence(Ordering::SeqCst);
         }
         let inside = ShmGateGuard(self);
-        // Acquire: a session that sees that it is fenced also sees the stores that led to the fence.
+        // Acquire: the verbs inside the gate come after this load.
         match self.state.load(Ordering::Acquire) {
             OPEN => Ok(inside),
             FENCED => Err(VerbError::Fenced),

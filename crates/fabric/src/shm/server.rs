@@ -206,7 +206,8 @@ impl ShmServerLoop {
             let Some(mut listener) = restored else { return Ok(false) };
             let listens = registry.register(&mut listener, LISTENER, Interest::READABLE);
             if let Err(error) = listens {
-                // A listener without events accepts no connections, so the file has to be made again.
+                // A listener that is not registered for events accepts no connections, so the file has to be made
+                // again.
                 self.file.count_as_gone();
                 return Err(error.to_string());
             }

@@ -5,8 +5,8 @@
 //! fence and ended.
 //!
 //! `tests/loom` compiles this module and `gate` a second time, and runs them under every interleaving. So atomics,
-//! fences and locks come from `crate::sync`, and the maps are ordered, because a model must take the same steps in
-//! every run.
+//! memory fences and locks come from `crate::sync`, and the maps are ordered, because a model must take the same steps
+//! in every run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -21,7 +21,7 @@ use crate::sync::{Mutex, MutexGuard, Patience};
 
 /// The time in which a process has to say goodbye after it was told of a fence. After this time the process is killed.
 /// The time is the usual length of a lease, in which even a starved process gets to run. A stopped process delays the
-/// fence by this time, in addition to the time for which its lease had to expire.
+/// fence by this time, in addition to the time until its lease expires.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
 /// A session's access to the pool. The kind of access decides how the session is fenced.

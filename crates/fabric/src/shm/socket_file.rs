@@ -189,7 +189,8 @@ fn claim(path: &Path) -> Result<(UnixListener, SocketFileId), ServeError> {
                 tracing::info!(path = %path.display(), "replacing the socket of a dead server");
                 fs::remove_file(path).map_err(io)?;
             }
-            // A server with a full queue fails the connection, too, but not by a refusal, so it counts as alive.
+            // A connection to a server with a full queue fails, too, but is not refused, so that server counts as
+            // alive.
             _ => return Err(ServeError::AddressInUse { at: at() }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

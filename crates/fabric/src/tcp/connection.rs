@@ -98,7 +98,8 @@ pub(super) struct TcpConnection {
     /// Whether the socket was readable at the last event, and has not been drained since then.
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// Whether the peer has closed its side. If so, a read can find the end even after a short read.
+    /// Whether the peer has closed its side. If so, even a short read is followed by another one, which can find the
+    /// end.
     pub(super) read_closed: bool,
     /// Whether the connection waits for memory of a budget.
     pub(super) waits: bool,
@@ -310,7 +311,7 @@ impl TcpConnection {
         if self.challenged.is_some() {
             return Ok(true);
         }
-        // Only a call is distinguished from TLS by its first byte: a proof can begin with any byte.
+        // TLS is recognized by its first byte before the call only, because a proof can begin with any byte.
         self.look_for_tls(context)?;
         if let Err(foreign) = frame::PROTOCOL.check(ConnectionEnd::Server, self.input.filled()) {
             let reason = TcpCloseReason::Frame(foreign.into());

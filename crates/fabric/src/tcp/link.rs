@@ -48,7 +48,8 @@ pub struct TcpLink {
     /// Whether the socket was readable at the last event, and has not been drained since then.
     readable: bool,
     writable: bool,
-    /// Whether the node has closed its side. If so, a read can find the end even after a short read.
+    /// Whether the node has closed its side. If so, even a short read is followed by another one, which can find the
+    /// end.
     read_closed: bool,
     input: Buffer,
     output: Buffer,

@@ -177,7 +177,7 @@ impl TcpNodeLoop {
         loop {
             let wait = self.wait();
             self.spin.set(Duration::from_micros(self.spin_us.load(Ordering::Relaxed)));
-            // If the poll fails in the spin, the poll below fails too and handles the error.
+            // If the poll fails in the spin, the poll below fails too, and its error is handled there.
             let has_news = wait != Some(Duration::ZERO)
                 && self.spin.until(|| {
                     let polled = self.guests.poll.poll(&mut events, Some(Duration::ZERO));

@@ -9,11 +9,11 @@
 //! # Order
 //!
 //! A NIC executes the verbs of one connection in the order posted, with two exceptions (IBTA vol. 1, 10.8.3.3). A
-//! WRITE, CAS or FAA can pass an earlier READ, and a READ that the NIC has to repeat reads later than at first. A
-//! WRITE can pass an earlier CAS or FAA. So the first verb of a batch that could pass others is held back until
-//! these are complete. That costs a round trip, and operations post their verbs so that it does not happen. (A NIC
-//! can do the waiting itself, by `IBV_SEND_FENCE`. That takes as long, and Linux' software RoCE hangs when a packet
-//! is lost meanwhile.)
+//! WRITE, CAS or FAA can pass an earlier READ, and a READ that the NIC has to repeat reads later than at first. A WRITE
+//! can pass an earlier CAS or FAA. So a verb that could pass an earlier verb of its batch is held back until all posted
+//! verbs are complete. That costs a round trip, and operations post their verbs so that it does not happen. (A NIC can
+//! do the waiting itself, by `IBV_SEND_FENCE`. That takes as long, and Linux' software RoCE hangs when a packet is lost
+//! meanwhile.)
 //!
 //! # Missing results
 //!

@@ -140,7 +140,7 @@ fn the_card_refuses_what_is_not_allowed() {
         // The refusal has ended the session's connection.
         pair.post(READ, 0).expect_err("the queue pair is in error");
     }
-    // Atomics on unaligned words. Some drivers already refuse these at the session's end.
+    // Atomics on unaligned words. Some drivers already refuse these on the session's side.
     for (op, offset) in
         [(FAA, START + 4), (VerbOp::Cas { expected: 0, swap: 1, found: 0 }, START + 12)]
     {
@@ -154,7 +154,7 @@ fn the_card_refuses_what_is_not_allowed() {
 fn a_key_is_needed_and_reaches_its_own_pool_only() {
     let Some(card) = card() else { return };
     let other = NicTestRig::new(&card);
-    // The key of another pool is as useless as an invalid key.
+    // The RDMA key of another pool is as useless as an invalid one.
     for key in [0, 1, other.registered.remote_key()] {
         let mut pair = NicTestRig::with_key(&card, Some(key));
         pair.post(READ, START).expect_err("a key of nothing there");

@@ -50,8 +50,8 @@ impl VerbsNode {
         VerbsNode::start_limited(pool, key, addr, false, NodeLimits::default())
     }
 
-    /// Starts the server like [`VerbsNode::start`], with these limits. If `steered` is true, the pool is registered
-    /// a second time, with the key for steered READs.
+    /// Starts the server like [`VerbsNode::start`], with these limits. If `steered` is true, the pool is registered a
+    /// second time, with the RDMA key for steered READs.
     pub fn start_limited(
         pool: &Pool,
         key: NodeKey,

@@ -197,7 +197,7 @@ impl Requester {
     /// Adds a verb to the list for the next doorbell.
     ///
     /// # Panics
-    /// If the list is full, or the verb's bytes would not be in the arena.
+    /// If the list is full, or the verb's bytes would lie outside the arena.
     pub(super) fn add(&mut self, work: &NicRequest) {
         assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
         let start = self.at(work.place, work.len as usize);
@@ -267,9 +267,9 @@ impl Requester {
             }
         }
         self.counts.posts += 1;
-        // SAFETY: the list ends in null, and its pieces lie in the arena, which is registered as long as the queue
-        // pair lives. No other thread uses the queue pair, which is borrowed exclusively. The driver copies the
-        // list.
+        // SAFETY: the list ends in null, and the bytes that its requests refer to lie in the arena, which is registered
+        // as long as the queue pair lives. No other thread uses the queue pair, which is borrowed exclusively. The
+        // driver copies the list.
         let result = unsafe { ffi::post_send(self.pair.raw(), list) };
         self.list.clear();
         self.pieces.clear();

@@ -243,8 +243,8 @@ fn all_threads_of_a_client_with_membarrier() {
     fence_two_threads(1);
 }
 
-/// Of two fences of the same client at the same time, neither returns early. The test runs only with own barriers:
-/// if two threads wait for membarrier by spinning, the model has endless executions.
+/// Of two fences of the same client at the same time, neither returns early. The model has no membarrier, because with
+/// two threads that wait for a membarrier by spinning, it would have endless executions.
 #[test]
 fn two_fences_at_once() {
     choose(Membarrier::Missing);

@@ -5,15 +5,15 @@
 //! copy of it. Loom tries the orders of the steps of two or three threads: all orders, or those with few
 //! preemptions (see [`bounded`]). It lets a load return any value that the memory model of C++ allows.
 //!
-//! If a model depends on a fence or an ordering, there is a [`Fault`](sync::Fault) that must make the model fail:
-//! fences that do nothing, or orderings that are all relaxed. A model that passes with its fault would check
-//! nothing.
+//! If a model depends on a memory fence or an ordering, there is a [`Fault`](sync::Fault) that must make the model
+//! fail: memory fences that do nothing, or orderings that are all relaxed. A model that passes with its fault would
+//! check nothing.
 //!
 //! The limits of loom and the assumptions of these models are in docs/testing.md:
 //! - `rep movsq` and `rep stosq` are out of loom's reach; the models copy runs that are too short for them;
 //! - membarrier is modelled by the promise in its manual (see [`sys`]);
-//! - loom treats sequentially consistent *accesses* as acquire-release accesses (it models fences exactly), has no
-//!   loads that are fulfilled by a later store (load buffering), and its weak compare-and-swap never fails
+//! - loom treats sequentially consistent *accesses* as acquire-release accesses (it models memory fences exactly), has
+//!   no loads that are fulfilled by a later store (load buffering), and its weak compare-and-swap never fails
 //!   spuriously.
 
 #[path = "../../src/copy.rs"]

@@ -77,8 +77,8 @@ impl QueuePair {
         // SAFETY: protection domain and completion queue are alive and belong to one device.
         let qp = unsafe { (device.library.create_qp)(device.pd.as_ptr(), &raw mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| device.last_error("make a queue pair"))?;
-        // The first number is random, so that packets of an earlier queue pair with this number are not mistaken for
-        // packets of this one.
+        // The first packet number is random, so that packets of an earlier queue pair with the same queue pair number
+        // are not mistaken for packets of this one.
         let first_packet = RandomState::new().hash_one(0) as u32 & 0xff_ffff;
         let address = QueuePairAddress {
             // SAFETY: the queue pair is alive.
@@ -159,7 +159,7 @@ impl QueuePair {
             qp_state: ffi::QPS_RTS,
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
-            // Neither end sends messages that need a receiver.
+            // Neither end sends messages for which the other end would have to post a receive.
             rnr_retry: 0,
             sq_psn: self.address.first_packet,
             max_rd_atomic: self.device.depths.0.min(peer.depth),

@@ -54,7 +54,7 @@ struct RoceConnection {
     asked: VecDeque<RememberedRead>,
 }
 
-/// A READ with the key for steered READs, and the switch's decision about it.
+/// A READ with the RDMA key for steered READs, and the switch's decision about it.
 #[derive(Clone, Copy, Debug)]
 struct RememberedRead {
     psn: u32,
@@ -106,7 +106,7 @@ impl RoceConnectionTable {
         self.known.len()
     }
 
-    /// Returns the bytes of memory that the connections take, without those of the switch's decisions about verbs.
+    /// Returns the bytes of memory that this table's connections take. The memory of the [`Switch`] is not included.
     pub(super) fn bytes(&self) -> u64 {
         let asked = self.known.values().map(|(_, known)| known.asked.len());
         (asked.sum::<usize>() * size_of::<RememberedRead>()
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(world.ask(64), BASE + 65_536);
         world.write(2, BASE + 131_072, object(1).1);
         assert_eq!(world.ask(64), BASE + 131_072);
-        // A READ with another key is not steered.
+        // A READ with another RDMA key is not steered.
         let frame = made::read(world.client.gid, world.node, 9, SLOT, 7, 64);
         assert_eq!(world.pass(frame.clone()), frame);
     }
@@ -568,8 +568,8 @@ mod tests {
         let from = world.client.gid;
         let old = object(9).1.0;
         let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
-        // The CAS to 10 came first, so 10 is to win the round. This CAS has passed to the first place only, so the CAS
-        // to 20 waits at the second place.
+        // The CAS to 10 came first, so 10 is to win the conflict round. This CAS has passed to the slot's first replica
+        // only, so the CAS to 20 waits before the second replica.
         world.pass(cas(world.node, 10));
         world.pass(cas(others, 20));
         let mut elsewhere = made::cas(from, others, 2, SLOT + 128, [old, 20]);

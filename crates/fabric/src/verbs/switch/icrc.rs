@@ -4,7 +4,7 @@
 //! bytes and on the number of bytes behind them, not on the rest of the packet. So a packet that arrived corrupt
 //! stays corrupt. A checksum that is computed from the whole packet would make a corrupt packet valid.
 
-/// The number of bytes between the address in a READ request and the checksum: key and length.
+/// The number of bytes between the address in a READ request and the checksum: RDMA key and length.
 const BEHIND: usize = 8;
 
 /// The change of the checksum for each change of each byte of the address, by position and by changed bits.

@@ -29,8 +29,8 @@ use connection_table::{FrameDecision, RoceConnectionTable};
 /// NICs repeat a request.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// The largest number of frames held on one connection, and of connections with held frames. Further frames are not
-/// held.
+/// The largest number of frames held on one connection, and of connections with held frames. A connection that reaches
+/// the former gets all its frames forwarded; further connections get no frame held.
 const HELD_FRAMES: usize = 64;
 const HELD_CONNECTIONS: usize = 64;
 /// The number of frames taken from one side before the other side gets its turn.
@@ -42,7 +42,7 @@ const OFFLOADS: usize = sys::OFFLOAD_BYTES;
 const FRAME_BYTES: usize = (64 << 10) + OFFLOADS + 256;
 const WAKER: Token = Token(2);
 
-/// The stage at which a frame is tampered with.
+/// The point at which a test damages a frame.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TamperStage {
