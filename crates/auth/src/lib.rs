@@ -38,7 +38,7 @@ pub const CODE_BYTES: usize = 16;
 /// The words with which every key file begins.
 const MAGIC: &str = "fusee-key 1";
 
-/// A random number. Each end of a connection picks a new one for the connection.
+/// A random number that one end of a connection picks for this connection only.
 pub type Nonce = [u8; BYTES];
 /// A proof that its sender has a key.
 pub type Proof = [u8; BYTES];
@@ -279,7 +279,7 @@ impl Keyring {
         Some(self.keys[who as usize]?.hash([what, who.code()], said))
     }
 
-    /// Returns whether `proof` is the proof of this side; false if this process lacks the key.
+    /// Returns whether `proof` is the proof of this side; false if this process lacks the key for this kind of peer.
     pub fn proves(
         &self,
         who: PeerKind,

@@ -17,8 +17,8 @@ use std::time::Duration;
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// The pause after a failure to accept (for example, without free descriptors) before the next attempt.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The time for its hello that an unauthenticated connection gets in any case, before it can be closed to make
-/// room.
+/// The least time that an unauthenticated connection gets for its hello before it can be closed to make room for
+/// others.
 pub(crate) const NEWCOMER_GRACE: Duration = Duration::from_millis(250);
 /// The time between two checks whether there is room for another unauthenticated connection.
 pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);

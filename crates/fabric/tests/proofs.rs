@@ -107,7 +107,7 @@ fn a_node_tells_nothing_to_a_client_that_names_another() {
             assert_eq!(rest(&mut stream).unwrap(), b"");
         }
     }
-    // A client that sends the identity in the clear, as earlier versions did, gets the same answer.
+    // A client that sends the identity in the clear, as earlier versions did, gets the same refusal.
     for (mut stream, magic, _) in dialled(&served) {
         let hello = [&magic[..], &served.identity.to_le_bytes(), &[7; 32]].concat();
         let answer = ask(&mut stream, &hello);

@@ -1,5 +1,5 @@
-//! Tests of TCP with TLS: it is the same fabric, a client with the wrong kind of connection is told so, and no
-//! bytes do harm.
+//! Tests of TCP with TLS: it keeps all guarantees of a fabric, a client that uses TLS where the node does not, or the
+//! reverse, is told so, and no bytes do harm.
 
 // Promise SEC-12: TLS changes no behaviour; peers of the other kind are told.
 

@@ -45,8 +45,8 @@ enum PoolLease {
 }
 
 impl PoolLease {
-    /// Ends the session. Returns the connection to the node, if there is one; the node closes it when it has
-    /// recorded the end.
+    /// Ends the session. Returns the connection to the node, if there is one. The node closes the connection when the
+    /// node has recorded the end.
     fn end(self) -> Option<UnixStream> {
         match self {
             PoolLease::Local(_) => None,

@@ -107,8 +107,8 @@ impl ShmSessions {
         self.state().over.learn(living);
     }
 
-    /// Fences clients for ever. Returns when no verb of these clients executes any more. All processes have the
-    /// same time to say goodbye, however many there are.
+    /// Fences clients for ever. Returns when no verb of these clients executes any more. The time for goodbyes runs for
+    /// all processes at once, so it does not grow with their number.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         // The sessions stay in the list until they have ended, because a second fence of the same client at the
         // same time has to wait for them, too.

@@ -11,11 +11,11 @@ use std::io::{self, Read, Write};
 const READ_BYTES: usize = 64 << 10;
 /// The largest capacity in bytes that a buffer keeps when it is empty or nearly so.
 const KEEP_BYTES: usize = 1 << 20;
-/// The capacity in bytes up to which a buffer doubles when the caller counts its memory. A larger buffer grows by
-/// exactly what is needed.
+/// The capacity in bytes up to which [`Buffer::reserve`] doubles a buffer. It enlarges a larger buffer by exactly what
+/// is needed.
 const DOUBLING_BYTES: usize = 1 << 20;
-/// The capacity in bytes up to which a buffer for received bytes doubles. A larger buffer grows only by the number of
-/// bytes that have arrived.
+/// The capacity in bytes up to which [`Buffer::fill`] doubles a buffer. It enlarges a larger buffer by at most as many
+/// bytes as are queued in it.
 const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
 /// A queue of received bytes, or of bytes to send.

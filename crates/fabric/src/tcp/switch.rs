@@ -39,8 +39,8 @@ use crate::version::{BEGIN_BYTES, ProtocolMismatch};
 const CONNECTIONS: usize = 1_024;
 /// The time limit for each step until a session is connected, and for each write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time after which the switch is asked again about a held verb. `HELD_TIMES` is how often it is asked before
-/// the verb is forwarded.
+/// The time after which the [`Switch`] is asked again about a verb that it holds. `HELD_TIMES` is how often it is asked
+/// before the verb is forwarded in any case.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
 /// The largest number of bytes, from the start of a WRITE, that are shown to the [`Switch`].
@@ -68,8 +68,8 @@ struct TcpSwitchShared {
     is_over: AtomicBool,
 }
 
-/// The CASes of a request whose reply has not passed yet: the number of each CAS, and the position of its result in
-/// the reply's body.
+/// The CASes of a request whose reply has not passed yet: the number of each CAS among the connection's verbs, and the
+/// position of its result in the reply's body.
 type UnansweredCas = Vec<(u64, usize)>;
 
 impl TcpSwitchShared {
@@ -215,8 +215,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sys::keep_alive(stream)
 }
 
-/// Reads a client's call, and returns the name of the node that it is for. Answers a client of another version with
-/// this version.
+/// Reads a client's call, and returns the name of the node that it is for. A client of another version gets a refusal
+/// that names this version.
 fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<u64> {
     let (begin, rest) = call.split_at_mut(BEGIN_BYTES);
     client.read_exact(begin)?;
@@ -311,7 +311,7 @@ impl SwitchedConnection {
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards requests as the switch decides.
+    /// Forwards the session's requests. The [`Switch`] decides about each verb.
     fn requests(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut frame = Vec::new();
         let mut number = 0;

@@ -20,7 +20,7 @@ use super::ports::SelectedPort;
 use super::wire::{QueuePairAddress, VerbsWelcome};
 use crate::error::RdmaError;
 
-/// The number of verbs in flight on one queue pair, unless the NIC allows fewer.
+/// The largest number of verbs in flight on one queue pair, unless the NIC allows fewer.
 const VERBS: u32 = 512;
 /// The longest WRITE in bytes that is posted inline, unless the NIC allows less.
 const INLINE_BYTES: u32 = 220;

@@ -124,7 +124,7 @@ impl Child {
         let tasks = format!("/proc/{}/task", self.process.lock().unwrap().id());
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // The state follows the name, which is in parentheses.
+            // In this file, the thread's state follows its name, which is in parentheses.
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
         while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {

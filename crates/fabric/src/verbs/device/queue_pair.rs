@@ -15,8 +15,8 @@ use crate::verbs::wire::QueuePairAddress;
 /// The timeout after which a session's NIC repeats a request that was not acknowledged. 15 stands for 4.096 µs ·
 /// 2^15 = 134 ms; a NIC can take up to four times that (IBTA vol. 1, 9.7.6.1.3).
 const TIMEOUT: u8 = 15;
-/// The number of repetitions. With them a verb executes within 0.9 to 3.8 s or never. 7 is avoided because some NICs
-/// treat it as infinity.
+/// The number of times that a session's NIC repeats a request. All repetitions together take 0.9 to 3.8 s, and a verb
+/// executes within that time or never. 7 is avoided because some NICs treat it as infinity.
 const RETRIES: u8 = 6;
 /// The largest number of routers that a packet can pass.
 const HOPS: u8 = 64;
