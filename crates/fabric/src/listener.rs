@@ -279,7 +279,7 @@ impl<G: FabricConnection> FabricListener<G> {
 
     /// Passes the unauthenticated connections that missed the deadline of their hello to `end`.
     pub(crate) fn close_silent_connections(&mut self, mut end: impl FnMut(G)) {
-        // The clock is read only if there are unauthenticated connections, because this code runs for every request.
+        // The clock is read only if the list has deadlines, because this code runs for every request.
         while !self.greeting.is_empty()
             && let Some(guest) = self.take_silent(Instant::now())
         {

@@ -204,8 +204,8 @@ fn strangers_at_the_socket_are_sent_away() {
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// A node's own process must attach by the registry, because a fence over the socket would kill it together with
-/// its node.
+/// A node's own process must attach by the registry, because a fence over the socket could kill it together with its
+/// node.
 #[test]
 fn the_nodes_own_process_is_refused_at_the_socket() {
     let scratch = Scratch::new();

@@ -94,7 +94,7 @@ fn a_read_is_steered_to_where_the_slot_leads() {
     }
 }
 
-/// Returns whether a frame is a READ that can be steered.
+/// Returns whether a frame is a READ that can be steered, as long as `first_read` is not zero.
 fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
     // The READ that can be steered is as long as the object; the other READ of the batch is for 8 bytes.
     frame.len() > BTH + 28

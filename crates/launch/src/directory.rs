@@ -22,7 +22,7 @@ pub struct ClusterDirectory {
 }
 
 impl ClusterDirectory {
-    /// Creates a directory, in the user's runtime directory or else in that for temporary files.
+    /// Creates a directory in the user's runtime directory or, if there is none, in the directory for temporary files.
     pub fn create() -> Result<ClusterDirectory, Failure> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);

@@ -134,7 +134,7 @@ impl<L: FabricLink> Links<L> {
         self.failed.retain(|failed| *failed != (node, VerbError::Unreachable));
     }
 
-    /// Ends a link for good and fails the verbs in flight over it. Only the error is kept.
+    /// Ends a link for good and fails the verbs in flight over it. Keeps the error and the link's counts.
     fn fail(&mut self, at: usize, error: &LinkError) {
         let Some(LinkEntry { link, .. }) = self.entries[at].take() else { return };
         let node = link.node();

@@ -33,7 +33,8 @@ use crate::hello::{self, ContinueFn, LOOK};
 use crate::pool::{Pool, VerbOrder};
 use crate::sys;
 
-/// The time in which a memory node has to answer a hello before it counts as unreachable.
+/// The time limit of a whole attempt to attach, from the connection to the node's welcome. After this time the node
+/// counts as unreachable.
 const WELCOME_WAIT: Duration = Duration::from_secs(2);
 
 /// The entry of a session in its memory node's list. Dropping it tells the node that the session has ended, so the

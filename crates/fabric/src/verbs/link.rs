@@ -140,9 +140,8 @@ impl From<RdmaError> for LinkError {
     }
 }
 
-/// Returns the length of the longest fragment of a verb from byte `from` on. A fragment that starts within a word
-/// ends with that word. A fragment that starts in the pool's header ends with the header, which has an RDMA key of
-/// its own.
+/// Returns the length of the longest fragment of a verb from byte `from` on. A fragment that starts within a word ends
+/// with that word. A fragment that starts in the pool's header ends in the header, which has an RDMA key of its own.
 fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
     let start = verb.offset + u64::from(from);
     let into_word = start % 8;

@@ -50,7 +50,7 @@ pub(super) struct SelectedPort {
     pub(super) gid: Gid,
 }
 
-/// The choice by [`DEVICE_VARIABLE`]; `None`: not chosen.
+/// The choice by [`DEVICE_VARIABLE`]; `None` in a field: not chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeviceChoice {
     device: Option<String>,
@@ -88,7 +88,7 @@ impl Gid {
         is_ip.then(|| Ipv6Addr::from_octets(self.bytes).to_canonical())
     }
 
-    /// Returns the rank of an address when no address is given to compare it with; less is better.
+    /// Returns the rank by which an address is chosen if no port has the address of the connection; less is better.
     fn rank(&self) -> u8 {
         let is_v4 = self.bytes.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         let is_link_local = self.bytes.starts_with(&[0xfe, 0x80]);

@@ -20,14 +20,14 @@ use super::ports::SelectedPort;
 use super::wire::{QueuePairAddress, VerbsWelcome};
 use crate::error::RdmaError;
 
-/// The largest number of verbs in flight on one queue pair, unless the NIC allows fewer.
+/// The largest number of requests in flight on one queue pair, unless the NIC allows fewer.
 const VERBS: u32 = 512;
 /// The longest WRITE in bytes that is posted inline, unless the NIC allows less.
 const INLINE_BYTES: u32 = 220;
 /// The length of an arena in bytes.
 pub(super) const ARENA_BYTES: u32 = 512 << 10;
-/// If this number of successive verbs would have no signal, the last of them is signalled, to show that the NIC makes
-/// progress.
+/// If this number of successive requests would have no signal, the last of them is signalled, to show that the NIC
+/// makes progress.
 const SIGNAL_VERBS: u32 = 128;
 /// The largest number of completions that one call takes from the completion queue.
 const AT_ONCE: usize = 32;
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 32;
 /// A work request: a verb, or a fragment of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicRequest {
-    /// The id of the verb. It increases by one from verb to verb.
+    /// The id of the request. It increases by one from request to request.
     pub(super) id: u64,
     /// The operation. The length is `len`; the spans in `op` are not used.
     pub(super) op: VerbOp,
@@ -46,12 +46,12 @@ pub(super) struct NicRequest {
     pub(super) offset: u64,
 }
 
-/// The completion of a verb.
+/// The completion of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicCompletion {
-    /// The id of the verb.
+    /// The id of the request.
     pub(super) id: u64,
-    /// The driver's number for the reason, if the verb failed.
+    /// The driver's number for the reason, if the request failed.
     pub(super) failure: Option<u32>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Requester {
     header_key: u32,
     /// The RDMA key of steered READs.
     steered_key: u32,
-    /// The number of verbs added after the last signalled one.
+    /// The number of requests added after the last signalled one.
     unsignalled: u32,
     pub(super) counts: NicCounts,
 }
@@ -162,7 +162,7 @@ impl Requester {
         &mut self.completions
     }
 
-    /// Returns the largest number of verbs in flight.
+    /// Returns the largest number of requests in flight.
     pub(super) fn depth(&self) -> usize {
         self.list.capacity()
     }
@@ -194,10 +194,10 @@ impl Requester {
         u64::from_ne_bytes(bytes)
     }
 
-    /// Adds a verb to the list for the next doorbell.
+    /// Adds a request to the list for the next doorbell.
     ///
     /// # Panics
-    /// If the list is full, or the verb's bytes would lie outside the arena.
+    /// If the list is full, or the request's bytes would lie outside the arena.
     pub(super) fn add(&mut self, work: &NicRequest) {
         assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
         let start = self.at(work.place, work.len as usize);
@@ -237,7 +237,7 @@ impl Requester {
         }
     }
 
-    /// Signals the verb that was added last.
+    /// Asks for a completion of the request that was added last.
     pub(super) fn signal(&mut self) {
         if let Some(last) = self.list.last_mut()
             && last.send_flags & ffi::SEND_SIGNALED == 0
@@ -248,7 +248,7 @@ impl Requester {
         }
     }
 
-    /// Hands the list to the NIC with one doorbell. The last verb is signalled, because otherwise no completion
+    /// Hands the list to the NIC with one doorbell. The last request is signalled, because otherwise no completion
     /// would show that there is room again.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         self.signal();

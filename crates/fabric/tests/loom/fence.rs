@@ -324,7 +324,7 @@ fn no_verb_after_the_end_of_the_node() {
     });
 }
 
-/// If a fence is concurrent with the loss of the node, the session sees the fence in the end.
+/// If a fence is concurrent with the loss of the node, later verbs of the session fail as fenced.
 #[test]
 fn a_fence_is_not_forgotten_when_the_node_goes() {
     choose(Membarrier::Missing);

@@ -43,7 +43,8 @@ impl fmt::Debug for RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// Registers a pool behind its header. Sessions with the RDMA key can READ, WRITE, CAS and FAA it.
+    /// Registers the part of a pool behind the header. Sessions with the RDMA key can READ, WRITE, CAS and FAA that
+    /// part.
     ///
     /// # Panics
     /// If the pool is shorter than a header.
@@ -55,7 +56,7 @@ impl RegisteredMemory {
         RegisteredMemory::lent(device, pool, access)
     }
 
-    /// Registers a pool behind its header, like `pool`, with an RDMA key that allows READs only.
+    /// Registers the part of a pool behind the header, like `pool`, but with an RDMA key that allows READs only.
     ///
     /// # Panics
     /// If the pool is shorter than a header.
@@ -90,7 +91,7 @@ impl RegisteredMemory {
         )
     }
 
-    /// Allocates and registers memory that only this machine's NIC can access.
+    /// Allocates memory and registers it for this machine's NIC, without access by other machines.
     pub(crate) fn arena(device: &Arc<Device>, bytes: usize) -> Result<RegisteredMemory, RdmaError> {
         let mapping = Mapping::anonymous(bytes).map_err(|error| RdmaError::Register {
             device: device.name.clone(),

@@ -501,8 +501,8 @@ mod tests {
         world.pass(made::found(to.gid, world.client, 2, 0));
         assert_eq!(world.ask(1024), BASE + 65_536);
         assert_eq!(world.ask(1025), SLOT, "two packets");
-        // The frame looks like the start of a longer READ; its second packet is at the address of the slot, for
-        // which an object is known.
+        // The answer to this READ has two packets. The second one has the bytes at the slot's address, for which the
+        // switch knows an object.
         let next = SLOT - 1024;
         let frame = made::read(from, to, PSNS - 1, next, STEERED, 2048);
         assert_eq!(world.pass(frame.clone()), frame);

@@ -196,7 +196,7 @@ fn packet<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
             request(RoceRequest::Cas { address: address()?, expected, swap })
         }
         0x12 => Some(FrameContents::Found { to, psn, word: u64_at(rest, 4)? }),
-        // Syndrome 0 is for a missed packet, which is sent again, so it ends nothing.
+        // NAK code 0 reports a missed packet, which is sent again, so the connection goes on.
         0x11 if rest.first()? >> 5 == 3 && rest[0] & 31 != 0 => Some(FrameContents::Refused { to }),
         _ => None,
     }
