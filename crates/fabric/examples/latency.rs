@@ -1,9 +1,9 @@
 //! Prints the time that a batch of one verb takes on each fabric, from posting to result.
 //!
-//! Run it with `cargo run --release -p fusee-fabric --example latency [rounds]`. Shared memory is measured at
-//! random places of a pool that is larger than most caches. TCP is measured over loopback, with the node's thread
-//! in this process; then also through a switch, whose threads are in this process as well. The clock is read only
-//! once for all rounds, so times are averages.
+//! Run it with `cargo run --release -p fusee-fabric --example latency [rounds]`. Every fabric is measured at random
+//! places of one page, and of a pool that is larger than most caches. TCP is measured over loopback, with the node's
+//! thread in this process; then also through a switch, whose threads are in this process as well. The clock is read
+//! only once for all rounds, so times are averages.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

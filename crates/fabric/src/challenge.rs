@@ -60,7 +60,7 @@ impl ChallengeRefusal {
         ChallengeRefusal::NotFenceable,
     ];
 
-    /// Returns the bytes of the answer by which the node refuses the challenge.
+    /// Returns the bytes of the answer that refuses a call for this reason.
     pub(crate) fn encode(self, protocol: &Protocol) -> [u8; ANSWER_BYTES] {
         encode_answer(protocol, self as u32, &[0; PROOF_BYTES], &[0; PROOF_BYTES])
     }

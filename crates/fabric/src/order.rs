@@ -19,8 +19,8 @@ pub struct VerbOrder {
 }
 
 impl VerbOrder {
-    /// Executes the barrier before a READ, if one is due. Without this barrier, if two sessions each WRITE a place of
-    /// their own and then READ the other session's place, neither might see the other's WRITE.
+    /// Executes the barrier before a READ, if one is due. Without this barrier, if two sessions each WRITE a word of
+    /// their own and then READ the other session's word, possibly neither sees the other's WRITE.
     fn before_read(&mut self) {
         if self.stored {
             fence(Ordering::SeqCst);

@@ -130,7 +130,7 @@ fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     frame
 }
 
-/// Makes a well-formed message of each kind from these numbers. Callers change some bytes of the messages.
+/// Makes a well-formed message of each kind from these numbers and data. Callers change some bytes of the messages.
 pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     use fusee_core::verbs::ClientId;
     let [identity, pool_bytes, offset, word] = numbers;

@@ -126,7 +126,7 @@ pub(crate) unsafe fn discard_pages(start: *mut u64, bytes: usize) -> bool {
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_REMOVE) == 0 }
 }
 
-/// Maps a memfd that another process made, if it is sealed and at least `bytes` long.
+/// Maps a memfd that another process made, if it is sealed against shrinking and at least `bytes` long.
 pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
     // SAFETY: the call takes numbers only; the descriptor is open.
     let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
