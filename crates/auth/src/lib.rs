@@ -45,7 +45,7 @@ pub type Proof = [u8; BYTES];
 /// A code, by which the receiver of a frame knows that the frame is the next one of a peer with the key.
 pub type FrameCode = [u8; CODE_BYTES];
 
-/// A kind of process at the other end of a connection, which decides the process's rights.
+/// A kind of process at the other end of a connection. The kind decides the process's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {
     /// A program that uses the store.

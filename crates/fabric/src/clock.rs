@@ -19,8 +19,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Returns the clock for sessions over a fabric. Over shared memory the coarse clock is right: all memory nodes
-    /// sleep when the session does, and a read of the precise clock costs much compared to a verb.
+    /// Returns the clock for sessions over a fabric. Over shared memory it is the coarse clock, because the session and
+    /// its memory nodes sleep together, on one machine, and a read of the precise clock costs much compared to a verb.
     pub fn of(kind: FabricKind) -> Clock {
         match kind {
             FabricKind::Shm => Clock::Coarse,

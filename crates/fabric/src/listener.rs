@@ -127,8 +127,8 @@ impl FabricServer {
         wait.recv().map_err(|_| FabricServerEnded)
     }
 
-    /// Tells the thread which of the clients with ids below a bound live. The thread takes this over before the next
-    /// fence at the latest.
+    /// Tells the thread which clients with ids below a bound are alive. The thread records this before it handles the
+    /// next fence.
     pub(crate) fn learn(&self, living: &LiveClients) {
         let Some(wishes) = &self.wishes else { return };
         if wishes.send(FabricServerCommand::Learn(living.clone())).is_ok()

@@ -142,8 +142,8 @@ impl NodeFabrics {
         }
     }
 
-    /// Records which clients with ids below a bound live. The servers refuse all other clients below the bound, and
-    /// need not remember these one by one.
+    /// Records which clients with ids below a bound are alive. The servers refuse all other clients below the bound,
+    /// and need not remember these one by one.
     pub fn learn(&self, living: &LiveClients) {
         if let Some(tcp) = &self.tcp {
             tcp.learn(living);

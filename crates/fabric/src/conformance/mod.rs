@@ -50,7 +50,7 @@ pub trait Rig: Sync {
     /// Fences a client at a node.
     fn fence(&self, node: MnId, client: ClientId);
 
-    /// Tells a node which of the clients with ids below a bound live. Returns whether the rig supports this.
+    /// Tells a node which clients with ids below a bound are alive. Returns whether the rig supports this.
     fn learn(&self, node: MnId, living: &LiveClients) -> bool {
         let _ = (node, living);
         false

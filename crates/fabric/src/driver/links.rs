@@ -237,8 +237,8 @@ impl<L: FabricLink> Links<L> {
         })
     }
 
-    /// Returns the longest time to sleep. The sleep ends when a silent node has to be given up, and is shorter than a
-    /// pause that [`Links::lose_silent`] would mistake for a stop of this process.
+    /// Returns the longest time to sleep. The sleep ends at the latest when a silent node has to be given up, and is
+    /// shorter than a pause that [`Links::lose_silent`] would mistake for a stop of this process.
     pub(super) fn bounded(
         &mut self,
         max_wait: Option<Duration>,

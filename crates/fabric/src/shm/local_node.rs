@@ -78,7 +78,7 @@ impl ShmLocalNode {
         self.sessions.fence(clients);
     }
 
-    /// Records which clients with ids below a bound live.
+    /// Records which clients with ids below a bound are alive. All others below the bound count as fenced.
     pub(crate) fn learn(&self, living: &LiveClients) {
         self.sessions.learn(living);
     }

@@ -89,7 +89,7 @@ pub(super) struct Requester {
     pair: QueuePair,
     completions: CompletionQueue,
     arena: RegisteredMemory,
-    /// The requests for the next doorbell. The capacity suffices for all verbs of the queue pair, so the entries
+    /// The requests for the next doorbell. The capacity suffices for all requests of the queue pair, so the entries
     /// never move.
     list: Vec<SendWr>,
     pieces: Vec<Sge>,
@@ -117,7 +117,8 @@ impl Requester {
     pub(super) fn new(device: &Arc<Device>, port: &SelectedPort) -> Result<Requester, RdmaError> {
         let verbs = VERBS.min(device.max_verbs);
         let arena = RegisteredMemory::arena(device, ARENA_BYTES as usize)?;
-        // The queue has room for all verbs, because a queue pair that fails completes all of them.
+        // The completion queue has room for all requests in flight, because a queue pair that fails completes all of
+        // them.
         let completions = CompletionQueue::new(device, verbs, true)?;
         let size = SendQueueSize { verbs, inline_bytes: INLINE_BYTES };
         let pair = QueuePair::requester(device, port, &completions, size)?;

@@ -1,4 +1,4 @@
-//! Wrappers of RDMA devices, of memory that they can access, and of queue pairs, which clean up on drop.
+//! Wrappers of RDMA devices, of memory that the devices can access, and of queue pairs. All wrappers clean up on drop.
 //!
 //! Every value made from a [`Device`] keeps the device open. A queue pair is destroyed before the memory that its
 //! NIC can write to is freed. A [`Responder`] reaches the pool, a `Requester` (in the module `requester`) only its

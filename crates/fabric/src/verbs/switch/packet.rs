@@ -184,7 +184,7 @@ fn packet<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
             let start = rest.get(RETH_BYTES..rest.len().checked_sub(padding)?)?;
             request(RoceRequest::Write { address: address()?, len: u32_at(rest, 12)?, start })
         }
-        // A READ request has no bytes behind its RETH, on which `icrc` relies.
+        // `icrc` relies on the fact that a READ request has no bytes behind its RETH.
         0x0c if rest.len() == RETH_BYTES => {
             let key = u32_at(rest, 8)?;
             let len = u32_at(rest, 12)?;
