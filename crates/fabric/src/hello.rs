@@ -1,4 +1,4 @@
-//! The steps by which a session reaches a memory node over TCP: connection, challenge, hello, answer.
+//! The steps by which a session over `tcp` or `verbs` reaches a memory node: TCP connection, challenge, hello, answer.
 //!
 //! The contents of the messages differ between fabrics. Any process can be at the other end.
 

@@ -111,7 +111,7 @@ fn who_speaks_the_other_way_is_told() {
     refused(Some(&as_client(&files)), &plain, "speaks no TLS");
     attach(Some(&as_client(&files)), 1, &secured).unwrap();
     attach_all(FabricKind::Tcp, ClientId(1), &plain).unwrap();
-    // A node without a certificate, which only trusts authorities, answers without TLS.
+    // A node that has TLS settings, but no certificate, answers without TLS.
     let (half, _half) = node(MnId(0), Some(as_client(&files)));
     attach(None, 1, &[half]).unwrap();
 }

@@ -142,7 +142,7 @@ fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
         ask(&fabric);
         put(&fabric, 1, START + 4096, Slot(0));
         left.store(TIMES, Ordering::Relaxed);
-        // The READ was sent as often as it was damaged, and then once more.
+        // The NIC repeats the READ until one is not damaged.
         assert_eq!(ask(&fabric), object(1).0, "{damaged:?}");
         assert_eq!(left.load(Ordering::Relaxed), 0, "{damaged:?}: a damaged packet was taken");
         assert_eq!(switch.counts().steered, 1, "what is sent again goes where it went");

@@ -78,7 +78,7 @@ impl ShmLocalNode {
         self.sessions.fence(clients);
     }
 
-    /// Records which clients with ids below a bound are alive. All others below the bound count as fenced.
+    /// Records which clients with ids below a bound are alive. All others below the bound count as ended.
     pub(crate) fn learn(&self, living: &LiveClients) {
         self.sessions.learn(living);
     }

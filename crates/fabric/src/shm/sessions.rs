@@ -102,7 +102,7 @@ impl ShmSessions {
         self.state().sessions.len() as u64
     }
 
-    /// Records which clients with ids below a bound are alive. All others below the bound count as fenced.
+    /// Records which clients with ids below a bound are alive. All others below the bound count as ended.
     pub(crate) fn learn(&self, living: &LiveClients) {
         self.state().over.learn(living);
     }

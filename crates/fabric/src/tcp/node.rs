@@ -135,7 +135,7 @@ impl TcpNode {
         TcpTraffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
 
-    /// Records which clients with ids below a bound are alive. All others below the bound count as fenced.
+    /// Records which clients with ids below a bound are alive. All others below the bound count as ended.
     pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }

@@ -98,7 +98,7 @@ impl VerbsNode {
         (&self.device.name, self.device.shares_atomics)
     }
 
-    /// Records which clients with ids below a bound are alive. All others below the bound count as fenced.
+    /// Records which clients with ids below a bound are alive. All others below the bound count as ended.
     pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }
