@@ -48,7 +48,7 @@ fn sources(at: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(at).unwrap().flatten();
         return entries.for_each(|entry| sources(&entry.path(), found));
     }
-    // Tests are left out, because they measure how long something takes.
+    // Files of tests are left out, because tests measure how long something takes.
     let name = at.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if name.ends_with(".rs") && name != "tests.rs" {
         found.push(at.to_owned());

@@ -295,7 +295,7 @@ fn a_pool_is_served_by_cards_or_by_processors() {
         assert!(error.to_string().contains(&found.device), "{error}");
     }
     scratch.assert_empty();
-    // Not even a session of the node's own process is allowed to execute verbs by the processor.
+    // Not even for a session of the node's own process is the processor allowed to execute verbs.
     let served = verbs_node(POOL_BYTES);
     for kind in [FabricKind::Shm, FabricKind::Tcp] {
         let error = attach_all(kind, ClientId(1), &[member(NODES[0], &served)]).unwrap_err();
