@@ -17,10 +17,10 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time by which a write has possibly begun before its measured begin, for the verifier.
+/// The verifier assumes that a write began up to this long before its measured begin.
 pub const SLACK_NS: u64 = 1000;
-/// The same slack for the shared clock, for the check of the whole history. The longer the slack is, the more
-/// operations are wrongly taken for concurrent.
+/// The check of the whole history assumes that a write began up to this long before its begin by the shared clock. The
+/// longer this time is, the more operations are wrongly taken for concurrent.
 pub const SHARED_SLACK_NS: u64 = 100;
 
 /// A clock of nanoseconds since its creation; all clones of a clock show the same time.

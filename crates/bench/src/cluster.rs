@@ -31,7 +31,7 @@ const USABLE_PERCENT: u64 = 85;
 /// Additional objects, in percent of the requested writes, because a retry after a conflict writes a new object.
 const RETRIES_PERCENT: u64 = 25;
 
-/// Minimum fill of a growing index in percent, apart from its first subtables.
+/// Lower bound, in percent, that the plan assumes for the load factor of the subtables by which an index grows.
 const LEAST_LOAD_PERCENT: u64 = 25;
 
 /// The writes of a run, as upper bounds.
@@ -47,7 +47,7 @@ pub struct ClusterDemand {
     pub redundancy: Redundancy,
     /// Objects with a key only, which DELETEs write.
     pub deletes: u64,
-    /// Number of processes with clients, without this process.
+    /// Number of processes that have clients, not counting this process.
     pub processes: u64,
 }
 
@@ -112,7 +112,7 @@ pub fn plan(
     let extents = if redundancy == logs {
         regions(pair_blocks + delete_blocks) * replicas
     } else {
-        // A cluster is formed with one replicated region for each node.
+        // A new cluster has at least one replicated region for each node.
         regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas
     };
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
@@ -266,8 +266,9 @@ fn start_servers(
         memory_nodes: cluster.memory_nodes,
         index_replicas: cluster.index_replicas(),
         data_replicas: cluster.data_replicas(),
-        // Each pool is a whole number of regions. The index then has room at either end of the pool. Thus a memory node
-        // that replaces another one, and receives the index before the regions, can hold as much as the other one.
+        // Each pool is a whole number of regions. Then as many regions fit if the index is at the beginning of the pool
+        // as if it is at the end. Thus a memory node that replaces another one, and receives the index before the
+        // regions, can hold as much as the other one.
         pool_bytes: plan.pool_bytes.next_multiple_of(plan.geometry.region_bytes),
         index_keys: demand.index_keys,
         port: 0,
@@ -299,7 +300,7 @@ fn check_capacity(demand: ClusterDemand, load: &LoadArgs, view: &View) -> Result
     let geometry = &view.geometry;
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let blocks = blocks(geometry, demand.redundancy, demand.keys, value_bytes, 0)?;
-    // The number of replicas of the existing replicated regions; new replicated regions have as many.
+    // The largest number of replicas of an existing replicated region; new replicated regions get as many replicas.
     let replicated = view.regions.iter().filter(|r| r.redundancy() == Redundancy::default());
     let replicas = replicated.map(|region| region.places().len()).max().unwrap_or(1);
     let replicas = demand.redundancy.places(replicas);

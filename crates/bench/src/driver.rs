@@ -340,13 +340,13 @@ pub fn verify(
     Ok(verified.into_inner())
 }
 
-/// Removes the keys `0..keys` that exist, and the keys after them, which an interrupted benchmark possibly left.
+/// Removes the keys `0..keys` that exist, and the keys with higher numbers that an interrupted benchmark possibly left.
 pub fn clean_up<S: BenchStore>(store: &S, keys: u64) -> Result<(), Failure> {
     clean_up_named(store, &KeyNaming::Numbered, keys, VERIFY_COROUTINES)
 }
 
-/// Removes keys like [`clean_up`], but keys with these names. Keys named by files have no keys after them. Other keys
-/// are removed until `holes` numbers in a row have no key.
+/// Removes the keys with these names. If the names come from files, only the keys `0..keys` can exist. Otherwise keys
+/// with higher numbers are removed too, until `holes` numbers in a row have no key.
 pub fn clean_up_named<S: BenchStore>(
     store: &S,
     names: &KeyNaming,

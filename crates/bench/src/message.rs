@@ -159,7 +159,7 @@ pub enum BenchClientMessage {
 pub struct ResultsMessage {
     /// The counts, by phase.
     pub phases: Vec<PhaseCounts>,
-    /// Number of keys that the process has claimed in its own share.
+    /// Number of keys of the process's share of the workload that exist or were chosen for an INSERT.
     pub claimed: u64,
     /// Whether the process ended early because of errors.
     pub broken: bool,

@@ -147,7 +147,7 @@ impl BenchPhase {
                     return Some(worker.insert_new(key).await);
                 }
                 let loaded = board.part.count(*keys);
-                // Of the keys that were inserted after loading, a process knows only its own.
+                // Of the keys that were inserted after loading, a process knows only those that it inserted itself.
                 let more = board.frontier.acknowledged().saturating_sub(loaded);
                 let first = if *own { loaded } else { *keys };
                 let key = match chooser.next(&mut worker.rng, first + more) {

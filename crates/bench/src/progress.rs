@@ -52,7 +52,7 @@ impl<'a> PhaseProgress<'a> {
         PhaseProgress { bar: bar(name, total, shown), counters, time: phase.time }
     }
 
-    /// Moves the bar until `wait` returns, and returns its result.
+    /// Moves the bar until `wait` returns, and returns the result of `wait`.
     pub fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
         if self.bar.is_hidden() {
             return wait();

@@ -82,7 +82,7 @@ impl BenchSession for RedundantSession {
 /// Returns how many memory nodes can be lost at once, in any combination, without loss of a pair. `data_replicas` is
 /// the number of replicas of a replicated region.
 pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
-    // The cluster goes on without a lost region of this redundancy, but the region's pairs are lost.
+    // The cluster survives the loss of a region without redundancy, but the region's pairs are lost.
     if redundancy == Redundancy::None {
         return 0;
     }
@@ -97,7 +97,7 @@ pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
     (1..=count).take_while(|losses| survives(*losses)).count()
 }
 
-/// Serializes a value for reports as it is written on the command line.
+/// Serializes a value for reports in the form that the command line accepts.
 pub fn by_name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

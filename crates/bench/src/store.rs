@@ -66,13 +66,15 @@ pub trait OperationError: Display {
     /// Returns a short name of the error, for counting.
     fn kind(&self) -> &'static str;
 
-    /// Returns the operation's answer, if the error is an answer: that the key exists, or that it does not.
+    /// Returns the store's answer if the error is a right answer: that the key exists already, or that it does not
+    /// exist.
     fn answer(&self) -> Option<HistoryAnswer>;
 
     /// Returns whether the failed write has possibly taken effect, or still can.
     fn may_have_effect(&self) -> bool;
 
-    /// Returns whether the store is full. A store that looks for room first can take long to give this answer.
+    /// Returns whether the operation failed because the store is full. A store that looks for room first can take long
+    /// to report this.
     fn is_full(&self) -> bool;
 }
 

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::store::OperationError;
 use super::verify::Mismatch;
 
-/// Maximum number of errors and mismatches that are kept in words.
+/// Maximum number of errors and mismatches that are described in words.
 const MAX_EXAMPLES: usize = 5;
-/// Longer latencies are recorded as this one.
+/// The latency as which all longer latencies are recorded.
 const MAX_LATENCY_NS: u64 = 600_000_000_000;
 /// Number of significant decimal digits of recorded latencies.
 const SIGNIFICANT_DIGITS: u8 = 3;

@@ -144,7 +144,8 @@ impl Drop for TemporaryHandle {
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP end all temporary processes and directories, then this process.
+/// Makes SIGINT, SIGTERM and SIGHUP end all temporary processes, remove all temporary directories, and then end this
+/// process.
 pub fn end_with_signals() -> Result<(), Failure> {
     interrupt::end_after(|| {
         let mut all = all();
@@ -179,7 +180,7 @@ impl InstallableProgram {
         std::env::split_paths(&dirs).any(|dir| dir.join(self.name).is_file())
     }
 
-    /// Fails with a way out if the program is not installed.
+    /// Fails, and names the package to install, if the program is not installed.
     pub fn check(self) -> Result<(), Failure> {
         if self.is_installed() {
             return Ok(());

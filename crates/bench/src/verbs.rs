@@ -40,7 +40,7 @@ pub struct RawCluster {
     loaded: LoadedCluster,
 }
 
-/// The places of a pair: what a hint says, already looked up in the view.
+/// The places of a pair's slot and object on the memory nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct RawPair {
     word: Slot,

@@ -45,13 +45,13 @@ pub struct WorkerContext {
     pub keep: RecordScope,
     /// The names of the keys.
     pub keys: KeyNaming,
-    /// Whether any key possibly exists or not at any time, so that both answers are right.
+    /// Whether workers insert and delete all keys, so that a read is right at any time whether it finds the key or not.
     pub keys_come_and_go: bool,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
     /// The start of all random sequences.
     pub seed: u64,
-    /// Set from outside to end the phases.
+    /// Whether the phases are to end early; code outside the workers sets this.
     pub is_over: Arc<AtomicBool>,
     errors: AtomicU64,
     /// Keys whose insert failed, so that they are possibly missing.
@@ -86,7 +86,7 @@ impl WorkerContext {
         self.pair_bytes - self.keys.name(key).len()
     }
 
-    /// Returns whether this key possibly exists or not, so that both answers are right.
+    /// Returns whether a read of this key is right whether it finds the key or not.
     fn comes_and_goes(&self, key: u64) -> bool {
         self.keys_come_and_go || self.keys.may_be_absent(key)
     }

@@ -163,7 +163,8 @@ fn stores_do_the_same_work() {
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
         "{table}"
     );
-    // Depths can be below the number of connections, and need not be a multiple of it.
+    // The number of requests in flight is allowed to be below the number of connections, and need not be a multiple of
+    // it.
     let one_node = bench(
         "compare --tasks a,c --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 \
          --memory-nodes 1 --index-replicas 1 --data-replicas 1",

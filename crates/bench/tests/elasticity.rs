@@ -86,7 +86,7 @@ fn a_memory_node_that_does_not_come_or_go_in_time_is_a_problem() {
     let report = output.expect_code(1).json();
     let problems = report["problems"].as_array().unwrap();
     let is_told = |says| problems.iter().any(|problem| problem.as_str().unwrap().contains(says));
-    // A region cannot move in that time, but a memory node possibly becomes a member.
+    // A region cannot move within the limit of a millisecond, but a memory node possibly becomes a member.
     assert!(is_told("mn0 is"), "{report:#}");
     let in_time = !report["joined"].is_null();
     assert!(is_told("no memory node became a member in 0.001 s") || in_time, "{report:#}");

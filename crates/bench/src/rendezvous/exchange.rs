@@ -1,4 +1,4 @@
-//! The thread that writes a driver's own page and reads the pages of other drivers.
+//! The thread that writes a driver's own status page and reads the status pages of other drivers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use super::SILENCE;
 use super::keys::{DriverStatus, RendezvousEnd, RendezvousKeys};
 use crate::clock::monotonic_ns;
 
-/// The longest time between two writes of a page.
+/// The longest time between two writes of a driver's status page.
 const BEAT: Duration = Duration::from_millis(250);
-/// The interval at which the pages of other drivers are read.
+/// The interval at which the status pages of other drivers are read.
 const LOOK: Duration = Duration::from_millis(50);
-/// The interval at which these pages are read while this driver waits for a step to begin.
+/// The interval at which the status pages of other drivers are read while this driver waits for a step to begin.
 const LOOK_WHILE_WAITING: Duration = Duration::from_micros(500);
 
-/// The longest time that one read of an unchanged page adds to the silence of the page's driver.
+/// The longest time that one read of an unchanged status page adds to the silence of the status page's driver.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
-/// The page of another driver, as this driver last read it.
+/// The status page of another driver, as this driver last read it.
 struct ObservedStatus {
     page: DriverStatus,
-    /// The time without a change of the page, counted only while this driver was reading it.
+    /// The time for which the status page has not changed, as far as this driver was running and reading it.
     silent: Duration,
     looked: Instant,
 }
@@ -33,13 +33,13 @@ struct ObservedStatus {
 #[derive(Default)]
 struct ExchangeState {
     own: DriverStatus,
-    /// Whether the page has changed since it was last written.
+    /// Whether this driver's own state has changed since it was last written to the status page.
     is_news: bool,
-    /// The pages by driver, with the page of this driver.
+    /// The status pages of all known drivers, by driver number; this driver's own status page is among them.
     seats: Vec<Option<ObservedStatus>>,
-    /// The step that this driver is ready for.
+    /// The last step for which this driver is ready.
     ready: u32,
-    /// By step that has begun: a time when the step had not yet begun, by the monotonic clock.
+    /// For each step that has begun, a time by the monotonic clock when the step had not yet begun.
     begun: Vec<u64>,
     /// The reason why the meeting cannot go on.
     failure: Option<String>,
@@ -58,10 +58,10 @@ impl ObservedStatus {
         ObservedStatus { page, silent: Duration::ZERO, looked: Instant::now() }
     }
 
-    /// Notes the content of the page as just read; returns how long the page has been unchanged.
+    /// Stores the status page that was just read; returns how long that status page has been unchanged.
     fn look(&mut self, page: DriverStatus) -> Duration {
-        // While this driver slept, it did not read the page. So it does not take that time for silence of the other
-        // driver.
+        // A process that does not run reads no status pages. Therefore at most [`LONGEST_LOOK`] between two reads
+        // counts as silence of the other driver.
         let since = self.looked.elapsed().min(LONGEST_LOOK);
         let is_same = page.beat == self.page.beat;
         self.silent = if is_same { self.silent + since } else { Duration::ZERO };
@@ -135,8 +135,8 @@ impl StatusExchange {
         self.shared.state().begun.get(step as usize - 1).copied()
     }
 
-    /// Returns the pages of the drivers that have joined, with the page of this driver. The first driver knows all
-    /// pages; each other driver knows its own page and the first driver's.
+    /// Returns the status pages of the drivers that have joined, with the status page of this driver. The first driver
+    /// knows all status pages; each other driver knows its own status page and the first driver's.
     pub fn pages(&self) -> Vec<Option<DriverStatus>> {
         let state = self.shared.state();
         state.seats.iter().map(|seen| seen.as_ref().map(|seen| seen.page.clone())).collect()
@@ -191,8 +191,8 @@ struct StatusExchangeThread {
     drivers: usize,
     /// A time when the next step had not yet begun, by the monotonic clock.
     not_yet_ns: u64,
-    /// In the first driver: the step that this driver last tried to begin, and the time of its first attempt to write
-    /// this.
+    /// In the first driver: the last step whose begin it tried to write to its status page, and the time of its first
+    /// attempt.
     attempt: Option<(u32, u64)>,
 }
 
@@ -204,7 +204,8 @@ impl StatusExchangeThread {
             let done = self.write(&mut written).and_then(|()| self.read());
             match done {
                 Ok(()) => trouble = None,
-                // The store is possibly busy with a failure of its own, so errors are tolerated for a while.
+                // The store can fail for a time while it recovers from a fault of its own, so errors are tolerated for
+                // [`SILENCE`].
                 Err(_) if trouble.get_or_insert_with(Instant::now).elapsed() < SILENCE => {
                     self.shared.state().is_news = true;
                 }
@@ -222,7 +223,7 @@ impl StatusExchangeThread {
         }
     }
 
-    /// Writes the page if [`StatusExchangeThread::due_status`] returns it.
+    /// Writes this driver's status page if [`StatusExchangeThread::due_status`] returns a status page.
     fn write(&mut self, written: &mut Option<Instant>) -> Result<(), Failure> {
         let Some(page) = self.due_status(*written) else { return Ok(()) };
         let at_ns = monotonic_ns();
@@ -243,7 +244,7 @@ impl StatusExchangeThread {
         Ok(())
     }
 
-    /// Returns the page if it has changed, or was not written for [`BEAT`].
+    /// Returns this driver's status page if it has changed, or was not written for [`BEAT`].
     fn due_status(&self, written: Option<Instant>) -> Option<DriverStatus> {
         let mut state = self.shared.state();
         let state = &mut *state;
@@ -279,7 +280,7 @@ impl StatusExchangeThread {
         }
     }
 
-    /// Reads the pages of other drivers: the first driver reads all, each other driver reads the first driver's.
+    /// Reads the status pages of other drivers: the first driver reads all, each other driver reads the first driver's.
     fn read(&mut self) -> Result<(), Failure> {
         let drivers = if self.number == 0 { 1..self.drivers } else { 0..1 };
         for driver in drivers {
@@ -296,8 +297,8 @@ impl StatusExchangeThread {
         let name = format!("driver {driver} ({page})");
         if driver == 0 {
             self.begin(page.step, self.not_yet_ns);
-            // When the page was read, no later step had begun, because a step begins only when this driver is ready for
-            // it.
+            // When the status page was read, no later step had begun, because a step begins only when this driver is
+            // ready for it.
             self.not_yet_ns = asked_ns;
         }
         let mut state = self.shared.state();
@@ -336,7 +337,7 @@ impl StatusExchangeThread {
         };
         let has_ended = page.end.is_some();
         let name = format!("driver {driver} ({page})");
-        // The last page of the first driver is kept, because it shows how the meeting has ended.
+        // The last status page of the first driver is kept, because it shows how the meeting has ended.
         if driver != 0 {
             *seat = None;
         }

@@ -1,6 +1,6 @@
 //! Joining a meeting: one driver opens the meeting, and the other drivers take numbers in it.
 //!
-//! A driver joins a meeting only while the meeting's first driver lives, that is, while the first driver's page
+//! A driver joins a meeting only while the meeting's first driver lives, that is, while the first driver's status page
 //! changes. A meeting that a dead driver left behind is taken over: its stored id is replaced by a new id, and all
 //! other keys of a meeting contain the meeting's id. If two drivers take over a meeting at once, both read the id again
 //! after [`SETTLE`], and the driver that does not find its own id joins the meeting of the other driver. If a driver is
@@ -18,12 +18,14 @@ use super::keys::{DriverStatus, RendezvousKeys};
 
 /// Maximum number of drivers of a meeting.
 pub const MAX_DRIVERS: u16 = 256;
-/// The time without a change of the first driver's page after which that driver is taken for dead. It is longer than
-/// [`super::SILENCE`], so that the other drivers of that meeting have noticed the death by then.
+/// The time without a change of the first driver's status page after which another driver takes the first driver for
+/// dead and its meeting for abandoned. It is longer than [`super::SILENCE`], so that the other drivers of that meeting
+/// notice the death first.
 pub const LEFT_OVER: Duration = Duration::from_secs(10);
-/// The time after a takeover in which other drivers possibly take over the same meeting.
+/// The time that a driver waits after it has taken over a meeting, because other drivers possibly take over the same
+/// meeting.
 const SETTLE: Duration = Duration::from_millis(500);
-/// The interval between two reads of an id or a page.
+/// The interval between two reads of an id or a status page.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The participants and the purpose of a meeting.
@@ -40,11 +42,11 @@ pub struct RendezvousOptions<'a> {
 
 /// The membership of a driver in a meeting.
 pub struct RendezvousMember {
-    /// The keys of the meeting.
+    /// The meeting's keys in the store.
     pub book: RendezvousKeys,
     /// The number of this driver. The first driver, which has opened the meeting, is 0.
     pub number: usize,
-    /// The page of this driver.
+    /// The status page of this driver.
     pub page: DriverStatus,
 }
 
@@ -95,7 +97,8 @@ pub fn join_or_open(
 }
 
 fn open(own: &RendezvousKeys, page: &DriverStatus) -> Result<bool, Failure> {
-    // The page is stored first, so that a driver that finds the meeting also finds its first driver's page.
+    // The status page is stored first, so that a driver that finds the meeting also finds its first driver's status
+    // page.
     own.claim_number(0, page)?;
     let opened = own.open();
     if !matches!(opened, Ok(true)) {
@@ -116,7 +119,8 @@ fn take_over(
         own.leave(0)?;
         return Ok(false);
     }
-    // The first key no longer has the id of the abandoned meeting, so this removes only keys that contain that id.
+    // The key `fusee-bench/NAME` no longer has the id of the abandoned meeting, so this removes only keys that contain
+    // that id.
     left_over.remove_all(MAX_DRIVERS.into())?;
     Ok(true)
 }
@@ -127,7 +131,7 @@ enum FirstDriverState {
     Gone,
 }
 
-/// Watches the first driver's page until the driver turns out to be alive or dead.
+/// Watches the first driver's status page until the driver turns out to be alive or dead.
 fn watch(book: &RendezvousKeys) -> Result<FirstDriverState, Failure> {
     let begun = Instant::now();
     let before = book.page(0)?;

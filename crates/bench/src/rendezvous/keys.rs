@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fusee-bench/NAME               the id of the meeting; the driver that inserts this key opens the meeting
-//! fusee-bench/NAME/ID/N          the page of driver N, which that driver alone writes
+//! fusee-bench/NAME/ID/N          the status page of driver N, which that driver alone writes
 //! fusee-bench/NAME/ID/N/results  a piece of driver N's results, until the first driver takes it
 //! ```
 //!
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Bytes of a piece before the results: the piece's number, and whether it is the last piece.
 const PIECE_HEADER_BYTES: usize = 5;
 
-/// The page of a driver, which shows its state to the other drivers.
+/// The status page of a driver, which shows its state to the other drivers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct DriverStatus {
     /// A counter that the driver increases while it lives.
@@ -33,8 +33,8 @@ pub struct DriverStatus {
     pub pid: u32,
     /// The arguments of the driver.
     pub settings: Map<String, Value>,
-    /// The last step, counted from 1, for which the driver is ready. On the first driver's page: the last step that has
-    /// begun.
+    /// The last step, counted from 1, for which the driver is ready. On the first driver's status page: the last step
+    /// that has begun.
     pub step: u32,
     /// The driver whose user has ended the run, if there is one.
     pub interrupted: Option<usize>,
@@ -45,14 +45,14 @@ pub struct DriverStatus {
 /// The end of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum RendezvousEnd {
-    /// The run is over. The first driver's page adds the run's problem, if it had one.
+    /// The run is over. The first driver's status page adds the run's problem, if it had one.
     Done(Option<String>),
     /// The driver cannot go on, for this reason.
     Failed(String),
 }
 
 impl DriverStatus {
-    /// Builds the page of this process.
+    /// Builds the status page of this process.
     pub fn new(settings: Map<String, Value>) -> DriverStatus {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim().to_owned();
@@ -66,7 +66,7 @@ impl fmt::Display for DriverStatus {
     }
 }
 
-/// The keys of one meeting.
+/// The keys of one meeting in the store.
 #[derive(Clone)]
 pub struct RendezvousKeys {
     client: BlockingClient,
@@ -125,7 +125,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Opens this meeting in place of an abandoned one.
+    /// Opens this meeting in place of an abandoned meeting of the same name.
     pub fn take_over(&self) -> Result<(), Failure> {
         match self.client.update(&self.head_key(), &json(&self.id)?) {
             Ok(()) | Err(WriteError::NotFound) => Ok(()),
@@ -133,7 +133,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Takes a driver number by storing the driver's page. Returns `false` if another driver has the number.
+    /// Takes a driver number by storing the driver's status page. Returns `false` if another driver has the number.
     pub fn claim_number(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.insert(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -142,7 +142,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Writes a driver's page; returns `false` if the page has been removed.
+    /// Writes a driver's status page; returns `false` if the status page has been removed.
     pub fn write(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.update(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -151,7 +151,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Returns the page of a driver, if it has one.
+    /// Returns the status page of a driver, if it has one.
     pub fn page(&self, driver: usize) -> Result<Option<DriverStatus>, Failure> {
         self.read(&self.page_key(driver))
     }
@@ -194,8 +194,8 @@ impl RendezvousKeys {
         self.remove(&self.page_key(driver))
     }
 
-    /// Removes all keys of a meeting with this number of drivers. The first key is removed first, so that no driver
-    /// joins any more.
+    /// Removes all keys of a meeting with this number of drivers. The key with the meeting's id is removed first, so
+    /// that no driver joins any more.
     pub fn remove_all(&self, drivers: usize) -> Result<(), Failure> {
         if self.open_id()? == Some(self.id) {
             self.remove(&self.head_key())?;

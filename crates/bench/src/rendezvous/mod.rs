@@ -4,19 +4,20 @@
 //! have written. A linearizable store with INSERT is such a place. The master could be one too, but its protocol would
 //! need a new version for something that is not part of a store.
 //!
-//! The *first* driver is the one that opens the meeting. Each driver has a *page*: a value in the store that shows the
-//! driver's state. A thread of each driver writes the driver's own page and reads other pages ([`exchange`]): the first
-//! driver reads all pages, and each other driver reads the first driver's page.
+//! The *first* driver is the one that opens the meeting. Each driver has a *status page*: a value in the store that
+//! shows the driver's state. A thread of each driver writes the driver's own status page and reads other status pages
+//! ([`exchange`]): the first driver reads all status pages, and each other driver reads the first driver's status page.
 //!
-//! *Begin together.* When all drivers are *ready* for a step, the first driver writes on its page that the step has
-//! begun. The clocks of different hosts are not compared. Each driver notes, by its own clock, when it issued the last
-//! read which showed that the step had not begun. Because the store is linearizable, the step had really not begun at
-//! that time. The driver's *lateness* is the time from there to its own begin of the step: the driver began at most
+//! *Begin together.* When all drivers are *ready* for a step, the first driver writes on its status page that the step
+//! has begun. The clocks of different hosts are not compared. Each driver notes, by its own clock, when it issued the
+//! last read which showed that the step had not begun. Because the store is linearizable, the step had really not begun
+//! at that time. The driver's *lateness* is the time from there to its own begin of the step: the driver began at most
 //! that much later than the step. The begins of any two drivers differ at most by the largest lateness of all drivers.
 //!
-//! *End.* A driver is taken for dead if its page has not changed for [`SILENCE`], by the clock of the driver that reads
-//! the page. Then the run has failed: the first driver writes this on its own page, and all other drivers leave. If the
-//! first driver is dead, each other driver notices that by itself. The user of any driver can end the run early.
+//! *End.* A driver is taken for dead if its status page has not changed for [`SILENCE`], by the clock of the driver
+//! that reads the status page. Then the run has failed: the first driver writes this on its own status page, and all
+//! other drivers leave. If the first driver is dead, each other driver notices that by itself. The user of any driver
+//! can end the run early.
 
 mod exchange;
 mod join;
@@ -36,9 +37,9 @@ pub use join::{MAX_DRIVERS, RendezvousOptions};
 pub use keys::{DriverStatus, RendezvousEnd};
 use keys::{RendezvousKeys, ReportPiece};
 
-/// The time without a change of a driver's page after which the driver is taken for dead.
+/// The time without a change of a driver's status page after which the driver is taken for dead.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// The interval between checks for something that takes long.
+/// The interval between checks whether other drivers have joined, handed over results or left.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The membership of this driver in a meeting.
@@ -122,7 +123,7 @@ impl Rendezvous {
         self.talk.failure().map_or(Ok(()), |why| Err(Failure::operation(why)))
     }
 
-    /// Returns the pages of the drivers, by number.
+    /// Returns the status pages of the drivers, by number.
     pub fn pages(&self) -> Vec<Option<DriverStatus>> {
         self.talk.pages()
     }
@@ -208,8 +209,8 @@ impl Rendezvous {
         self.book.remove_all(self.drivers).and(cleaned)
     }
 
-    /// Leaves the meeting once the first driver has ended it, and returns how the meeting has ended. If the first
-    /// driver died, one of the remaining drivers runs `clean_up` and removes the keys of the meeting.
+    /// Leaves the meeting after the first driver has ended it, and returns how the meeting has ended. If the first
+    /// driver died, each of the remaining drivers runs `clean_up` and removes the keys of the meeting.
     pub fn leave(
         self,
         clean_up: impl FnOnce() -> Result<(), Failure>,
@@ -250,7 +251,7 @@ impl PhaseObserver for Rendezvous {
     }
 
     fn phase_ended(&mut self, from_ns: u64, to_ns: u64) {
-        // If the meeting ended before this step began, no earlier time is known.
+        // If the meeting ended before this step began, no time before `from_ns` is known when the step had not begun.
         let not_yet = self.talk.last_unbegun_ns(self.step).unwrap_or(from_ns).min(from_ns);
         self.first_step.get_or_insert((not_yet, from_ns));
         self.times.push((from_ns - not_yet, to_ns.saturating_sub(not_yet)));

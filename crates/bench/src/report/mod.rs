@@ -118,8 +118,8 @@ impl BenchInvocation {
         BenchInvocation { name, drawing, machine: HostMachine::here() }
     }
 
-    /// Begins a benchmark whose results can be drawn. Fails if the chart could not be written, so that this does not
-    /// show only after the run.
+    /// Begins a benchmark whose results can be drawn. Fails at once if the chart cannot be written, so that the user
+    /// does not learn of it only after the run.
     pub fn begin_drawing(
         name: &'static str,
         drawing: &BenchPlotArgs,

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The measured cluster, and the fabric to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeasuredSetup {
-    /// The name of the fabric, or the names of several.
+    /// The name of the fabric; if the run used several fabrics, their names.
     pub fabric: String,
     /// The cluster, if there was one. Several clusters are described as one if they have the same sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -15,7 +15,7 @@ pub struct MeasuredSetup {
 
 impl MeasuredSetup {
     /// Describes the cluster of a client. `embedded` tells that the cluster runs inside this process, and `started`
-    /// that the benchmark started its processes.
+    /// that the benchmark started the cluster's processes.
     pub fn of(client: &BlockingClient, started: bool, embedded: bool) -> MeasuredSetup {
         let cluster = Some(ClusterReport::of(client, started, embedded));
         MeasuredSetup { fabric: client.fabric().to_string(), cluster }

@@ -105,7 +105,7 @@ struct ColdRow {
     p90_us: f64,
 }
 
-/// The times of one fabric.
+/// The times of all steps over one fabric, in microseconds.
 #[derive(Default)]
 struct ColdStepTimes(Vec<(ColdStep, f64)>);
 

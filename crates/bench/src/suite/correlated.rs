@@ -116,7 +116,7 @@ struct CorrelatedRow {
 #[derive(Debug, Serialize)]
 struct CorrelatedReport {
     rows: Vec<CorrelatedRow>,
-    /// Number of answers that were neither the value before the set nor the value that was being set.
+    /// Number of gets that returned neither the value before the set nor the value that was being set.
     wrong_values: u64,
 }
 

@@ -85,7 +85,7 @@ struct SizesRow {
     object_per_user: f64,
     block_per_object: f64,
     block_per_user: f64,
-    /// Number of size classes that occurred. A session has as many open blocks.
+    /// Number of size classes that occurred. A session has one open block for each of them.
     classes: usize,
 }
 

@@ -50,7 +50,7 @@ pub enum BenchCommand {
 }
 
 impl BenchCommand {
-    /// Returns the command's default log, and whether a panic ends the process.
+    /// Returns the default verbosity of the command's log, and whether a panic ends the process.
     pub fn conduct(&self) -> Conduct {
         let (usual_log, ends_on_panic) = match self {
             BenchCommand::Benchmark(_) => (DefaultVerbosity::Problems, false),

@@ -206,7 +206,8 @@ impl CacheArgs {
         settings
     }
 
-    /// Returns the memory for all updates without reuse, because this benchmark does not measure reclamation.
+    /// Returns the memory that all updates take if no memory is reused, because this benchmark does not measure
+    /// reclamation.
     fn demand(&self, workload: YcsbWorkload) -> ClusterDemand {
         let updates = self.operations as f64 * workload.updates_percent() as f64 / 100.0;
         let pairs = self.keys + (updates + 3.0 * updates.sqrt()).ceil() as u64;

@@ -30,7 +30,7 @@ const REGIONS_PER_POOL: u64 = 8;
 const BLOCKS_PER_REGION: u64 = 32;
 /// The smallest block that holds the largest value.
 const LEAST_BLOCK_BYTES: u64 = 2 << 20;
-/// The largest block and the largest region, as in other clusters that benchmarks start.
+/// Sizes of the largest block and of the largest region, the same as in other clusters that benchmarks start.
 const MOST_BLOCK_BYTES: u64 = 4 << 20;
 const MOST_REGION_BYTES: u64 = 128 << 20;
 /// The smallest region. If a region had fewer blocks, memory nodes would keep no block back for DELETEs.

@@ -60,11 +60,12 @@ pub struct ChurnRound {
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnRoundsReport {
     pub rounds: Vec<ChurnRound>,
-    /// Number of pairs that fitted in the first round; then the number of the worst round, and of the last round.
+    /// Number of pairs that fitted in the first round. The next two fields have the number of the round with the fewest
+    /// pairs, and of the last round.
     pub first_fit: u64,
     pub least_fit: u64,
     pub last_fit: u64,
-    /// Number of pairs in the worst round, divided by the number in the first round.
+    /// Number of pairs in the round with the fewest pairs, divided by the number in the first round.
     pub least_share: f64,
     /// Number of reads that were checked, of keys that exist and of keys that do not.
     pub reads: u64,

@@ -1,5 +1,5 @@
-//! The memory that sessions own: blocks with an owner, of all blocks, as memory nodes report them (`fusee status` shows
-//! the same answer).
+//! The memory that sessions own: how many of all blocks have an owner, as memory nodes report it (`fusee status` shows
+//! these reports too).
 //!
 //! A block is counted only at the first replica of its region, so figures are for one replica. The nodes are asked at
 //! the end of every step, and during updates also every [`LOOK_PERIOD`](super::LOOK_PERIOD); the largest figure is
@@ -40,7 +40,8 @@ pub struct SizeClassUse {
 pub struct ChurnMemoryMonitor<'a> {
     client: &'a BlockingClient,
     block_bytes: u64,
-    /// The largest memory in use so far, in bytes.
+    /// The largest memory in use since the last call of [`take_most_bytes`](ChurnMemoryMonitor::take_most_bytes), in
+    /// bytes.
     pub most_bytes: u64,
     /// The reason for the first failed request, if any failed.
     pub problem: Option<String>,

@@ -7,7 +7,7 @@
 //!
 //! In a task that aims at running out of memory, doing so is no error: a session that fills then ends its task, and a
 //! session that deletes goes on with other keys. A session that runs out of memory several times in a row gives up for
-//! the rest of the task, because each such answer can take seconds.
+//! the rest of the task, because each refusal can take seconds.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

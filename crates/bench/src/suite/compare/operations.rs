@@ -28,7 +28,7 @@ pub fn start(
     }
 }
 
-/// Returns the nanoseconds of one of the operations.
+/// Runs `work`, which is this number of operations, and returns the mean nanoseconds of an operation.
 pub fn time(
     operations: u32,
     work: impl FnOnce() -> Result<(), Failure>,
@@ -60,7 +60,7 @@ impl StartedSubject for LoadedCluster {
     }
 }
 
-/// Raw verbs of gets and updates; or single verbs, after a tenth of them for warming up.
+/// Runs the raw verbs of gets or updates. Of a task with single verbs, first runs a tenth of the verbs for warming up.
 impl StartedSubject for RawCluster {
     fn run(&mut self, round: &CompareRound) -> Result<CompareSample, Failure> {
         let pairs = self.pairs(&round.numbers);

@@ -39,9 +39,9 @@ pub struct CompareRow {
     pub value: Spread,
     /// Processor time of the server's threads per operation, in nanoseconds.
     pub server_cpu_ns: Option<Spread>,
-    /// By reference: the value divided by the reference's in the same round.
+    /// For each reference subject, the value divided by that subject's value in the same round.
     pub over: BTreeMap<CompareSubject, Spread>,
-    /// The parts of the least value.
+    /// The smallest value of all rounds, divided among the parts of the program.
     pub parts: BTreeMap<ProgramPart, f64>,
 }
 

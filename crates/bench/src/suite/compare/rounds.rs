@@ -48,7 +48,7 @@ pub struct LoadShape {
 pub struct CompareSample {
     /// Nanoseconds or instructions of one operation.
     pub value: f64,
-    /// The parts of `value`, if the measure tells parts.
+    /// The parts of the program that make up `value`, if the measure distinguishes them.
     pub parts: BTreeMap<ProgramPart, f64>,
 }
 
@@ -85,7 +85,7 @@ pub struct Contestant {
 struct SubjectSamples {
     values: RoundSamples,
     server: RoundSamples,
-    /// The least value so far, and its parts.
+    /// The sample with the smallest value so far.
     least: Option<CompareSample>,
 }
 
@@ -159,7 +159,8 @@ fn round(
         CompareTask::Operation(MeasuredOperation::Get | MeasuredOperation::Update) => {
             key_numbers = numbers(keys, operations, u64::from(number));
         }
-        // Each insert or delete takes a key of its own. A cluster whose instructions are counted has as many keys.
+        // Each insert or delete takes a key of its own. If instructions are counted, the cluster is made with one key
+        // for each operation.
         CompareTask::Operation(_) => {
             if args.measure != CompareMeasure::Instructions {
                 operations = operations.min(keys);

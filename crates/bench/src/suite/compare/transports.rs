@@ -23,12 +23,12 @@ use crate::verbs::{RawCluster, RawVerb};
 
 /// Bytes of a message without data: a request, or an answer.
 const SMALL: u32 = 32;
-/// A time limit longer than any run of these programs.
+/// A time limit that no run of a transport's program reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time limit for a server to listen.
+/// The time within which the server of `fi_pingpong` has to begin to listen.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts a subject that executes verbs. `tasks` tell the greatest length.
+/// Starts a subject that executes verbs. The longest verb of `tasks` determines the size of the object.
 pub fn start(
     tasks: &[CompareTask],
     subject: CompareSubject,

@@ -4,8 +4,8 @@
 //! process. Callgrind counts only the instructions inside [`measured`]. Their count does not depend on other work of
 //! the machine, except that heartbeats can be late. It depends on the compiler, on the processor (as far as valgrind
 //! knows its instructions), and by a few per cent on the layout of the memory. The source file of an instruction tells
-//! to which part of the program it belongs ([`parts`]). perf samples the position of the same work's thread ([`perf`]).
-//! If a part takes a larger share of the time than of the instructions, it waits for memory.
+//! to which part of the program it belongs ([`parts`]). perf samples at which instructions the thread of the same work
+//! is ([`perf`]). If a part takes a larger share of the time than of the instructions, it waits for memory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -159,7 +159,7 @@ impl StartedSubject for ObservedFusee {
 
 /// Does the work that valgrind or perf observes.
 pub fn work(args: &WorkArgs) -> Result<(), Failure> {
-    // If perf is killed, it does not end this process.
+    // If perf is killed, it does not end this process. Therefore the system kills this process when its parent ends.
     let dies = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(dies)
         .map_err(|error| Failure::operation(error.to_string()))?;

@@ -3,7 +3,7 @@
 //! Whether a node has joined is read from the view of the sessions' client, because sessions use the node from that
 //! view on. Only the master knows whether a node is drained. The benchmark orders the drain by the request that `fusee
 //! drain` sends, and then asks the master every [`PERIOD`]. A goal is reported as reached only once. If the master does
-//! not answer, it is asked again until the time limit; then its last message is reported.
+//! not answer, the benchmark asks again until the time limit, and then reports the last answer or failure.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -88,7 +88,8 @@ pub struct DrainInProgress {
     first: DrainStatus,
     moved_bytes: u64,
     asked: Instant,
-    /// The last message of the master, or the failure of the last request, if there was one.
+    /// The master's last answer in words, or the failure of the last request; `None` before the first request has
+    /// ended.
     heard: Option<String>,
     /// The runtime of the requests to the master.
     _runtime: Runtime,
@@ -137,7 +138,7 @@ impl DrainInProgress {
                     Some(format!("{subtables} subtables and {regions} regions left{problem}"));
                 standing.is_drained(self.node)
             }
-            // The master possibly answers a later request, so the failure is only noted.
+            // A later request possibly succeeds, so this failure is only noted.
             Err(failure) => {
                 self.heard = Some(failure.to_string());
                 Ok(false)

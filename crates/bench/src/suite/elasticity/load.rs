@@ -18,7 +18,7 @@ use crate::verify::WriteLog;
 use crate::worker::{Worker, WorkerContext};
 use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
-/// The interval at which a thread without a session checks whether it is wanted.
+/// The interval at which a thread without a session checks whether it has to open one.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The state that threads share.

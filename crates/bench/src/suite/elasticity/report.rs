@@ -114,7 +114,7 @@ pub struct JoinedNode {
     pub node: String,
     /// The time at which the node's process was started, in seconds.
     pub from_s: f64,
-    /// The time from then until the sessions had a view with the node, in seconds.
+    /// The time from the start of the node's process until the sessions had a view with the node, in seconds.
     pub took_s: f64,
 }
 
@@ -124,7 +124,7 @@ pub struct DrainedNode {
     pub node: String,
     /// The time at which the master got the order to drain the node, in seconds.
     pub from_s: f64,
-    /// The time from then until the cluster went on without the node, in seconds.
+    /// The time from the order until the sessions had a view without the node, in seconds.
     pub took_s: f64,
     /// Replicas on the node when the drain began. All of them had to move.
     pub subtables: u64,

@@ -21,7 +21,7 @@ use crate::verify::WriteLog;
 use crate::worker::{Worker, WorkerContext};
 use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
-/// The wait between a refused session and the next request for one.
+/// The wait after an attempt to open a session has failed, before the next attempt.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// The state that threads share.

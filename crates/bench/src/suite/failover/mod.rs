@@ -185,8 +185,8 @@ pub fn run(args: &FailoverArgs) -> Result<(), Failure> {
     let mut board = WorkerContext::new(args.cluster.pair_bytes, args.cluster.seed);
     board.clock = BenchClock::shared(monotonic_ns());
     board.keep = RecordScope::All;
-    // The keys are loaded before spare nodes are started; otherwise the spares would hold a share of the keys, and the
-    // victims fewer.
+    // The keys are loaded before spare nodes are started. Otherwise the spares would hold a share of the keys, and the
+    // victims would hold fewer keys.
     let loaded = load_keys(store, &board, args.keys)?;
     if args.spare {
         victims.iter().try_for_each(|_| servers.add_memory_node())?;
@@ -295,7 +295,8 @@ fn kill_nodes<'a>(
     let mut kills: Vec<FailoverKill<'_>> = Vec::new();
     for nodes in victims.chunks(args.at_once.into()) {
         if let Some(FailoverKill { watch, .. }) = kills.last_mut() {
-            // The next losses possibly need the redundancy that the last ones took away, so it is restored first.
+            // To survive the next kill, the pairs possibly need the redundancy that the last kill took away, so the
+            // redundancy is restored first.
             while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::is_requested()
             {
                 watch.look()?;
@@ -315,7 +316,7 @@ fn kill_nodes<'a>(
     Ok(FailoverRun { traces: Vec::new(), begun, kills, ended: board.clock.now() })
 }
 
-/// Counts the operations that were answered between two times.
+/// Counts the operations that were answered between two times, of those for which `counts` returns true.
 fn answered(traces: &[FailoverTrace], counts: fn(HistoryCall) -> bool, from: u64, to: u64) -> u64 {
     let entries = traces.iter().flat_map(|trace| &trace.writers).flat_map(|(.., kept)| kept);
     let within = |packed: &&PackedOperation| {
@@ -366,7 +367,7 @@ impl FailoverLoss {
             let missing = self.missing_replicas;
             problems.push(format!("{missing} replicas or columns of {nodes} did not come back"));
         }
-        // Among this many operations some are reads.
+        // Of a hundred operations, some are reads.
         let expected = args.rate as f64 * args.after;
         if expected >= 100.0 && self.period.searches == 0 {
             problems.push(format!("no read was answered after {nodes} had been killed"));

@@ -12,9 +12,9 @@ use fusee_linearizability::{HistoryAnswer, HistoryCall};
 /// The longest pauses of a period, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pauses {
-    /// The longest time in which no operation of any session ended.
+    /// The longest time in which no session had a write acknowledged (or a read answered).
     pub overall_ms: f64,
-    /// The longest pause of each session.
+    /// The longest pause of each thread, which has one session after the other.
     pub per_session_ms: Vec<f64>,
 }
 
@@ -41,13 +41,13 @@ impl Pauses {
         }
     }
 
-    /// Returns the longest pause of any session.
+    /// Returns the longest pause of any thread.
     pub fn worst_session_ms(&self) -> f64 {
         self.per_session_ms.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// Returns the times at which the reads of a session were answered, or its writes acknowledged.
+/// Returns the times at which the reads of a thread were answered, or at which its writes were acknowledged.
 fn answered(trace: &FailoverTrace, reads: bool) -> Vec<u64> {
     let entries = trace.writers.iter().flat_map(|(_, _, entries)| entries);
     let times = entries.filter_map(|packed| {

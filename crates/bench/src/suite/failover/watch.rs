@@ -30,9 +30,9 @@ pub struct FailoverMonitor<'a> {
     pub whole: Option<Duration>,
     /// Number of subtables and regions that lacked a replica or a column by the master's last answer.
     pub missing: u64,
-    /// Whether the cluster has no room to restore what is missing.
+    /// Whether the master reports a problem while replicas or columns are missing, so that they are not awaited.
     pub hopeless: bool,
-    /// The change as the master describes it.
+    /// The change that removed the victims, as the master describes it.
     pub change: Option<Reconfiguration>,
 }
 
@@ -67,7 +67,8 @@ impl FailoverMonitor<'_> {
         view.members.iter().any(|member| self.victims.contains(&member.node))
     }
 
-    /// Looks at the view once, and waits a little.
+    /// Looks once at the client's view or, after that view is stable without the victims, at the master's status. Then
+    /// waits a little.
     pub fn look(&mut self) -> Result<(), Failure> {
         if self.stable.is_none() {
             let view = self.client.view();

@@ -45,7 +45,7 @@ pub struct GrowthMonitor<'a> {
     seen: Arc<View>,
     /// The number of the first view of the change that is under way, and the change so far.
     under_way: Option<(u64, GrowthChange)>,
-    /// The changes that have ended.
+    /// The ended changes in which the index grew.
     pub growth: Vec<GrowthChange>,
 }
 
@@ -86,7 +86,8 @@ impl<'a> GrowthMonitor<'a> {
                 subtables_after: subtables,
                 load_factor: load_factor(keys, subtables, &view),
             };
-            // The first views of this change were possibly missed, so their number follows from the stage.
+            // The first views of this change were possibly missed, so the number of its first view is computed from the
+            // stage.
             let stages = view.change.as_ref().map_or(VIEWS - 1, |change| change.stage as u64);
             self.under_way = Some((view.number - stages.min(view.number), growth));
         }
@@ -116,7 +117,7 @@ pub struct GrowthStageTimes {
     pub frozen_ms: u64,
     /// The time until the new subtables were filled.
     pub transforming_ms: u64,
-    /// The time until all sessions had learned the outcome, and the moved entries were cleared.
+    /// The time until all sessions had learned the outcome, and the slots whose contents had moved were cleared.
     pub switched_ms: u64,
     /// Number of changes that were complete at the last request to the master.
     #[serde(skip)]
@@ -124,7 +125,7 @@ pub struct GrowthStageTimes {
 }
 
 impl GrowthStageTimes {
-    /// Starts from the figures that the master has now.
+    /// Starts with this status of the master: only changes that are completed later are added up.
     pub fn start(status: &Status) -> GrowthStageTimes {
         GrowthStageTimes { seen: status.reconfigurations, ..GrowthStageTimes::default() }
     }

@@ -174,7 +174,8 @@ impl RecoveryRoundRunner<'_> {
             writable_ms: ms(last.saturating_duration_since(killed)),
             recovered_ms: ms(recovered),
             stops,
-            // On a slow machine a pass can be late without being blocked.
+            // On a slow machine a pass can be late without being blocked. Therefore the recovery must also have ended a
+            // write.
             blocked: blocked && recovery.committed + recovery.withdrawn > 0,
             recovery: (&recovery).into(),
         };

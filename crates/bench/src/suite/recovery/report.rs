@@ -54,7 +54,7 @@ pub struct RecoveryRound {
 /// The medians of all rounds.
 #[derive(Debug, Serialize)]
 pub struct RecoverySummary {
-    /// Only of rounds in which a slot was blocked.
+    /// The time until all keys are writable, only of rounds in which a slot was blocked.
     pub writable_ms: Option<Spread>,
     pub recovered_ms: Option<Spread>,
     pub reconnect_ms: Option<Spread>,

@@ -124,7 +124,7 @@ struct SurvivorSession {
     session: Session,
     keys: u64,
     value_bytes: usize,
-    /// The number of the last pass, which is the sequence number in the pass's values.
+    /// The number of the last pass, which is the sequence number in all values that the pass writes.
     number: u64,
 }
 

@@ -138,8 +138,8 @@ impl<'a> RedundancyBench<'a> {
         match number.checked_sub(self.measured.accesses.len()) {
             None => self.access(number, keys),
             Some(pair) => {
-                // The keys are written anew in each turn. If they only changed in place, their pairs would lie
-                // elsewhere after a few turns.
+                // Each turn writes the keys anew. Otherwise their pairs would lie in other places after a few turns of
+                // transitions.
                 let from = self.measured.ways[pair][0].from;
                 for key in keys.clone() {
                     self.write(key, from);

@@ -45,9 +45,9 @@ pub struct TransitionCostReport {
     bytes_mean: f64,
     /// Mean bytes divided by the length of a value.
     lengths: f64,
-    /// The ratio that is expected by the size classes of the bytes read and written.
+    /// Bytes divided by the length of a value, as computed from the size classes of what is read and written.
     lengths_by_class: f64,
-    /// The ratio that is expected by ElasticMem's Table 1, which does not know size classes.
+    /// Bytes divided by the length of a value, as computed from ElasticMem's Table 1, which does not know size classes.
     lengths_by_table_1: Option<f64>,
 }
 

@@ -81,7 +81,8 @@ impl RedundancySet {
         }
     }
 
-    /// Returns the same ratio by the size classes, to which objects and chunks are rounded up. Slots are left out.
+    /// Returns the bytes that a transition reads and writes, divided by the length of the value, if objects and chunks
+    /// are rounded up to their size classes. Slots are left out.
     pub fn by_class(&self, from: Redundancy, to: Redundancy, value_bytes: u64) -> Option<f64> {
         let bytes = |redundancy: Redundancy, parts: usize| {
             let class = redundancy.class(KEY_BYTES, value_bytes as usize)?;

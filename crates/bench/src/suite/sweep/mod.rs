@@ -279,7 +279,7 @@ fn open(args: &SweepArgs, available: Option<u64>) -> Result<Vec<MeasuredCluster>
 /// The results of one point.
 struct SweepPointResult {
     outcome: DriverOutcome,
-    /// By phase: whether the phase ran to its end.
+    /// For each phase, whether it ran to its end.
     whole: Vec<bool>,
 }
 

@@ -40,7 +40,7 @@ pub struct UpdateMixReport {
     /// Operations per second of all sessions together. The time includes the benchmark's own work of making and
     /// checking values.
     pub ops_per_s: Spread,
-    /// Medians of the rounds' median latencies, which do not include that work.
+    /// Medians of the rounds' median latencies, which do not include the making and checking of values.
     pub search_p50_us: Option<Spread>,
     pub update_p50_us: Option<Spread>,
 }

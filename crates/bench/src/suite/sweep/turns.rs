@@ -23,7 +23,7 @@ pub struct SweepTurns {
 
 struct SweepTurnState {
     at: usize,
-    /// By point: whether it has no more turns.
+    /// For each point, whether it has no more turns.
     gone: Vec<bool>,
 }
 
@@ -69,7 +69,7 @@ pub struct SweepPointTurns<'a> {
     turns: &'a SweepTurns,
     point: usize,
     name: &'a str,
-    /// By ended phase: whether it ran to its end.
+    /// For each phase that has ended, whether it ran to its end.
     pub whole: Vec<bool>,
 }
 

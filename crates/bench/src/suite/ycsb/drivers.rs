@@ -37,7 +37,7 @@ const RUN: usize = 1;
 #[derive(Serialize)]
 pub struct YcsbDrivers {
     drivers: Vec<DriverReport>,
-    /// By phase: an upper bound of the time between the first driver's begin and the last driver's begin.
+    /// For each phase, an upper bound of the time between the first driver's begin and the last driver's begin.
     skew_us: Vec<f64>,
     /// The driver whose user has ended the run, if it is not this driver.
     pub interrupted: Option<String>,
@@ -131,7 +131,7 @@ pub fn run(
     };
     let mut meeting = Rendezvous::join(&target.client, &invitation, board.is_over.clone())?;
     board.part = WorkloadShare { number: meeting.number() as u64, of: drivers as u64 };
-    // Below the last key of a driver, up to one INSERT of each of its workers is possibly missing.
+    // Below the last key that a driver has inserted, up to one key for each of its workers is possibly missing.
     let holes = args.workers() + drivers as u64;
     let remove = || {
         if args.keep {
@@ -160,7 +160,8 @@ pub fn run(
             RendezvousEnd::Failed(format!("{} was interrupted", meeting.name_of(0)))
         }
         (Err(failure), false) => RendezvousEnd::Failed(failure.to_string()),
-        // The user of another driver ended the run. The meeting knows which driver that is.
+        // The report has a problem, and the user of this driver has not interrupted the run. If the user of another
+        // driver has, the status pages show which driver that is.
         (Err(failure), true) if !interrupt::is_requested() => {
             RendezvousEnd::Done(Some(failure.to_string()))
         }
@@ -171,8 +172,8 @@ pub fn run(
     reported.and(closed)
 }
 
-/// Does the work of the first driver, which waits for the other drivers, empties the store, takes its own part, and
-/// collects the parts of all drivers.
+/// Does the work of the first driver: waits for the other drivers, removes keys that an earlier run left, takes its own
+/// part, and collects the parts of all drivers.
 fn run_first_driver(
     task: &YcsbRunPlan,
     target: &MeasuredCluster,

@@ -66,12 +66,12 @@ impl YcsbRunPlan {
         self.trace.as_ref().map_or_else(|| self.args.workload.to_string(), |_| "files".to_owned())
     }
 
-    /// Returns whether every key is possibly absent at any time. If keys come from files, it is known which ones exist.
+    /// Returns whether any key can be absent at any time. If the keys come from files, the files tell which keys exist.
     pub fn keys_come_and_go(&self) -> bool {
         self.trace.is_none() && self.args.workload.removes_keys()
     }
 
-    /// Returns the number of possible keys, without the keys that workload D adds.
+    /// Returns the number of keys that can exist, without the keys that workload D adds.
     pub fn keys(&self) -> u64 {
         self.trace.as_ref().map_or(self.args.keys, |trace| trace.keys())
     }
@@ -88,8 +88,8 @@ impl YcsbRunPlan {
         if self.args.check { operations.min(self.checked_operations()) } else { operations }
     }
 
-    /// Returns this number for a run without `--check`. A run that is limited by time alone also ends when it has used
-    /// up the memory of an embedded cluster.
+    /// Returns the maximum number of operations in the run phase without `--check`. A run that is limited by time alone
+    /// also ends when it has used up the memory of an embedded cluster.
     fn unrecorded_operations(&self, machine: &HostMachine) -> u64 {
         let args = &self.args;
         let once = self.trace.as_ref().map_or(DEFAULT_OPERATIONS, |trace| trace.operations());
@@ -235,7 +235,8 @@ impl YcsbRunPlan {
     }
 }
 
-/// Returns the part of a run for one process. Each process knows its lines of the files, so such a run is not divided.
+/// Returns the part of a run for one process. A run of files is not divided here, because each process finds its own
+/// lines.
 pub fn own_run(run: &RunSpec, part: WorkloadShare) -> RunSpec {
     match run.files {
         Some(_) => run.clone(),

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::SimPlan;
 
-/// Maximum number of runs for the shortening of one failed run.
+/// Maximum number of runs that the search for a shorter failed run makes.
 const SHRINK_RUNS: usize = 200;
 /// Maximum number of failed runs that are shortened; further ones are reported as they were found.
 const MAX_SHRUNK: usize = 3;
@@ -91,8 +91,8 @@ impl SimBatch {
                         if failed {
                             let few = locked().failures.len() < MAX_SHRUNK;
                             let shortened = few.then(|| shrink(&options, SHRINK_RUNS));
-                            // If a signal came before the shortening began, the shortened run has no failure and is
-                            // dropped.
+                            // If a signal came before the search for a shorter run began, the result has no failure and
+                            // is dropped.
                             let shortened = shortened.filter(|(_, short)| short.failure.is_some());
                             let (short, outcome) =
                                 shortened.unwrap_or_else(|| (options.clone(), outcome));

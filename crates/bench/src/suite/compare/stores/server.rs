@@ -154,7 +154,7 @@ impl<P: PeerProtocol> PeerSession for ServerSession<P> {
     }
 }
 
-/// Receives the value that an answer announces, and the end of its line.
+/// Receives a value of `len` bytes, and the end of line after it.
 fn value(connection: &mut PeerConnection, len: usize) -> io::Result<Option<&[u8]>> {
     let bytes = connection.bytes(len + 2)?;
     Ok(Some(&bytes[..len]))
