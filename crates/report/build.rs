@@ -19,7 +19,7 @@ fn main() {
     if !is_release || env::var_os("FUSEE_COMMIT").is_some() {
         return;
     }
-    // Sources without a repository of their own are possibly inside another one.
+    // Sources without a repository of their own possibly lie inside the repository of another project.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }

@@ -70,8 +70,8 @@ pub trait BaselineSession {
     /// Copies the other session's knowledge of where keys are.
     fn learn_from(&self, other: &Self);
 
-    /// Runs the background work of the session, of which most systems have none. The caller runs this task once, for as
-    /// long as it uses the session.
+    /// Runs the background work of the session; most systems have none. The caller runs this task once, for as long as
+    /// it uses the session.
     fn background(&self) -> impl Future<Output = ()> {
         async {}
     }

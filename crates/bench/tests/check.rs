@@ -109,7 +109,8 @@ fn what_others_write_is_a_violation() {
     let more = ["--master", &up.master, "--seconds", "3", "--processes", "2"];
     let output = thread::scope(|scope| {
         let running = scope.spawn(|| finish(fusee_bench(&line).args(more)));
-        // The key is deleted as soon as it exists, because the time to start depends on the load of the machine.
+        // The key is deleted as soon as the run has inserted it. How long that takes depends on the load of the
+        // machine.
         while up.run(&["delete", "user000000000002"]).code != Some(0) {
             assert!(!running.is_finished(), "{}", running.join().unwrap().stderr);
             thread::sleep(Duration::from_millis(50));

@@ -76,7 +76,8 @@ fn correlated_requests_are_measured_with_every_table() {
         };
         rows.iter().find(is_it).expect("it is there")["verbs"].as_f64().unwrap()
     };
-    // A get READs the slot and four chunks. A follower READs the slot (strict) or nothing (relaxed).
+    // A get READs the slot and four chunks. A get that waits for another request READs the slot with a strict work
+    // table, and nothing with a relaxed one.
     assert!(verbs("get_after_get", "off") > 19.0, "{report}");
     assert!(verbs("get_after_get", "strict") < 10.0, "{report}");
     assert!(verbs("get_after_get", "relaxed") < 6.0, "{report}");

@@ -127,7 +127,7 @@ fn most_used(setup: &LabSetup, keys: usize) -> Vec<u128> {
     }
     let mut all: Vec<(u64, u64)> = counts.into_iter().map(|(key, count)| (count, key)).collect();
     all.sort_unstable_by_key(|of| std::cmp::Reverse(*of));
-    // An empty list would mean all keys to the switch. Therefore the list has at least one key.
+    // The switch would take an empty list for all keys. Therefore the list has at least one key.
     let named = |(_, key): &(u64, u64)| u128::from_le_bytes(key_bytes(*key));
     all.iter().take(keys.max(1)).map(named).collect()
 }

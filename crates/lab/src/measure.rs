@@ -22,9 +22,10 @@ use crate::setup::{
 };
 use crate::subject::{FuseeSubject, LabSession, Subject};
 
-/// The warm-up has the number of counted operations divided by this. It brings clients out of step with each other.
+/// Number of counted operations for each operation of the warm-up. The warm-up brings clients out of step with each
+/// other.
 const WARM_UP: u64 = 8;
-/// Events of the simulation between two calls of `stop`.
+/// Number of simulated events between two calls of `stop`.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
 /// Time between two checks whether a session is open.
 const NEXT_LOOK: Nanos = 10_000;

@@ -100,7 +100,7 @@ impl LabLoad {
         }
     }
 
-    /// Returns the distribution by which operations choose existing keys.
+    /// Returns the distribution that operations use to choose existing keys.
     pub(crate) fn distribution(self) -> Distribution {
         match self {
             LabLoad::Ycsb(workload) => workload.distribution(),

@@ -1,4 +1,4 @@
-//! The format of Clover's entries and their words, by which a switch steers CASes.
+//! The format of Clover's entries and of the words in them, which a switch reads in order to steer CASes.
 
 use fusee_core::verbs::MnId;
 use fusee_switch::clover::{ChainEntry as At, ChainFormat};

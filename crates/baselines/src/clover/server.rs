@@ -100,8 +100,7 @@ pub struct MetadataServer {
 impl MetadataServer {
     /// Makes the server of a store without keys.
     ///
-    /// # Panics
-    /// If there are fewer memory nodes than replicas, no replica, or more entries than there are addresses.
+    /// # Panics If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
     pub fn new(shape: CloverShape, costs: CloverCosts) -> MetadataServer {
         shape.check();
         MetadataServer {

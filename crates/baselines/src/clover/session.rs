@@ -68,7 +68,7 @@ enum ChainWalkStep {
     Last,
     /// The entry is the last one of the chain until its follower is committed.
     Uncommitted,
-    /// Another entry follows, and the walk continues at this one.
+    /// Another entry follows, and the walk continues at the entry in this variant.
     To(CloverEntry),
     /// The entry has been reused, so it is no longer in the chain.
     Gone,

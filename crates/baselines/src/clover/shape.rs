@@ -118,8 +118,7 @@ impl CloverShape {
 
     /// Checks the dimensions.
     ///
-    /// # Panics
-    /// If there are fewer memory nodes than replicas, no replica, or more entries than addresses.
+    /// # Panics If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
     pub(crate) fn check(&self) {
         assert!(0 < self.replicas, "an entry lies somewhere");
         assert!(self.replicas <= self.memory_nodes, "replicas lie on different memory nodes");
@@ -143,7 +142,7 @@ impl CloverShape {
         shortcuts.next_multiple_of(64) + rank as u64 * replicas
     }
 
-    /// Returns the node and offset of a replica of an entry. The first word of replica 0 decides.
+    /// Returns the node and offset of a replica of an entry. The first word of replica 0 decides which entry follows.
     pub(crate) fn entry(&self, nodes: &[MnId], entry: CloverEntry, replica: usize) -> (MnId, u64) {
         let count = nodes.len() as u64;
         let node = (entry.number() + replica as u64) % count;

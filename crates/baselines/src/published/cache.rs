@@ -47,7 +47,7 @@ impl PublishedCache {
         }
     }
 
-    /// Records a key's slot and its word.
+    /// Records a key's slot and the slot's word.
     pub fn put(&self, hash: u64, slot: u32, word: PublishedSlotWord) {
         if self.threshold.is_some() {
             let hint = PublishedHint { slot, word };

@@ -243,7 +243,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Ok(if torn { None } else { absent })
     }
 
-    /// Frees the object that became garbage by a write that has ended.
+    /// Cleans up after a write to a slot: frees the object that the write replaced, and gives back the write's own
+    /// object if no slot refers to it.
     fn clean_up(
         &self,
         ended: PublishedWriteOutcome,

@@ -3,7 +3,7 @@
 use super::layout::PublishedLayout;
 use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
 
-/// The protocol by which the replicas of a slot get one word.
+/// The protocol that gives all replicas of a slot the same word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotWriteProtocol {
     /// SNAPSHOT: CAS all backups at once, then commit the last writer's log entry, then CAS the primary (P §4.3).
@@ -44,7 +44,7 @@ pub struct PublishedParameters {
     /// Largest fraction of wrong hints among the accesses to a key. Above it, clients look the key up without the index
     /// cache (P §4.6). `None` means that there is no cache, which is FUSEE-NC.
     pub cache_threshold: Option<f64>,
-    /// The protocol by which the replicas of a slot are written.
+    /// The protocol that writes the replicas of a slot.
     pub writes: SlotWriteProtocol,
     /// The kind of processes that allocate objects.
     pub allocation: ObjectAllocation,

@@ -32,7 +32,7 @@ pub struct HistoryLoad {
     pub deletes: bool,
 }
 
-/// Returns the value with this number. A mixture of two values is no such value.
+/// Returns the value with this number. A mixture of two such values is not the value of any number.
 pub fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(VALUE_BYTES).collect()
 }

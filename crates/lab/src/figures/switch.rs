@@ -171,7 +171,7 @@ fn ours(slots: usize, rounds: usize, replicas: u8) -> LabSetup {
         memory_nodes: replicas.into(),
         index_replicas: replicas,
         load: LabLoad::Ycsb(YcsbWorkload::A),
-        // There are many operations, because a client uses most keys again only after many others.
+        // There are many operations, because a client uses most keys again only after many other keys.
         operations: 300_000,
         switch,
         ..LabSetup::default()

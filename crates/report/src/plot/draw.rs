@@ -22,7 +22,7 @@ pub(super) const FONT: &str = "sans-serif";
 pub(super) const MARK_COLOR: RGBColor = RGBColor(0xc2, 0x18, 0x5b);
 /// Height of the text below the panels, which names the origin of the numbers.
 const FOOT_HEIGHT: u32 = 20;
-/// Largest number of points of a line that are marked.
+/// Largest number of points of a line whose points are drawn as dots.
 const MARKED_POINTS: usize = 40;
 /// Largest end of an axis that has a tick at each whole number.
 const WHOLE_TICKS: f64 = 20.0;
@@ -131,7 +131,7 @@ impl Chart {
                 let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
                 let at = (mark.at_s, high - (high - low) * below);
                 texts += 1;
-                // A text that would reach into the legend is to the left of its mark.
+                // A text that would reach into the legend is drawn to the left of its mark.
                 let side = if mark.at_s > self.end() * 0.75 { HPos::Right } else { HPos::Left };
                 let style = (FONT, 12).into_text_style(on.plotting_area());
                 let style = style.pos(Pos::new(side, VPos::Top));

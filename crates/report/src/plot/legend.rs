@@ -82,7 +82,8 @@ impl Chart {
     }
 }
 
-/// Draws the legend beside the panel's lines. It is no part of the chart, which draws nothing outside of its axes.
+/// Draws the legend beside the panel's lines, directly into `area`, because the chart draws nothing outside of its
+/// axes.
 pub(super) fn draw_legend(entries: &[LegendEntry<'_>], area: &Area<'_>) -> DrawResult<()> {
     let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
     let mut top = LEGEND_TOP as i32;

@@ -86,7 +86,7 @@ fn without_the_cache_search_update_and_delete_take_one_more() {
     assert_eq!(phases(parameters(3).without_cache()), [2, 2, 1, 4, 5, 5]);
 }
 
-/// The allocators of this test take no time, so the additional requests do not show.
+/// The allocators of this test take no time, so neither do the additional requests to them.
 #[test]
 fn who_allocates_changes_no_phase() {
     assert_eq!(phases(parameters(2).allocated_by_nodes()), [1, 2, 1, 4, 4, 4]);

@@ -17,7 +17,7 @@ use crate::support::{key, number_of, value};
 /// Number of memory nodes, if there are no more replicas than that.
 const NODES: usize = 3;
 
-/// Three clients of one store. A phase takes 1,600 ns, half of which is one way.
+/// Three clients of one store. A phase takes 1,600 ns: half of it to the nodes, and half of it back.
 pub struct SteeredScene {
     sim: Sim,
     rack: Rack,

@@ -32,13 +32,13 @@ pub struct ChurnRound {
     pub round: u32,
     /// Number of pairs when no session can insert another pair, or when the requested number is reached.
     pub fit: u64,
-    /// Bytes of these pairs, divided by the data memory.
+    /// Bytes of the pairs that fitted, as a share of the memory that regions can take (the data memory).
     pub fill: f64,
     /// Memory in use when the pool has been filled.
     pub in_use_bytes: u64,
     /// Bytes of blocks in use for objects smaller than the pairs' objects: the log objects of deletes.
     pub log_blocks_bytes: u64,
-    /// Objects in these blocks that are not marked as free.
+    /// Bytes of the objects in the blocks for log objects that are not marked as free.
     pub log_objects_bytes: u64,
     /// Number of inserts refused for lack of memory: at most one for each session.
     pub inserts_refused: u64,

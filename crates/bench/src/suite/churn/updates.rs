@@ -43,13 +43,13 @@ pub struct ChurnUpdatesReport {
     pub keys: u64,
     /// Bytes of the pairs, with all overhead.
     pub live_bytes: u64,
-    /// Bytes of the pairs, divided by the data memory.
+    /// Bytes of the pairs, as a share of the memory that regions can take (the data memory).
     pub fill: f64,
     /// Memory in use when all pairs had been inserted.
     pub loaded_in_use_bytes: u64,
     /// Number of passes that were begun.
     pub passes_done: u32,
-    /// Every n-th pass, and the last pass.
+    /// The first pass, every n-th pass, and the last pass.
     pub passes: Vec<ChurnPass>,
     /// The largest memory in use during the passes.
     pub most_in_use_bytes: u64,

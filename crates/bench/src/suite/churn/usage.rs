@@ -17,7 +17,7 @@ pub struct NodeUse {
     pub regions: u64,
     /// Number of blocks in the regions for which this node is the primary.
     pub blocks: u64,
-    /// Number of these blocks that have an owner.
+    /// Number of blocks with an owner, in the regions for which this node is the primary.
     pub blocks_in_use: u64,
 }
 

@@ -38,11 +38,11 @@ const MAX_ERRORS: u64 = 1000;
 /// The operation that a task runs on every key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChurnTask {
-    /// Insert this version. Running out of memory is an error.
+    /// Insert the key with a value of this version. Running out of memory is an error.
     Insert(u32),
-    /// Insert this version, until memory is used up.
+    /// Insert the key with a value of this version, until memory is used up.
     Fill(u32),
-    /// Replace the value by this version, and read a random key of the task.
+    /// Replace the key's value by a value of this version, and read a random key of the task.
     Update(u32),
     Delete,
     /// Read the key, whether it exists or not.

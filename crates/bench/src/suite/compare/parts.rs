@@ -19,7 +19,7 @@ pub enum ProgramPart {
     Layouts,
     /// The allocation of blocks and objects, and free bitmaps.
     Memory,
-    /// The pins of views and epochs.
+    /// The pinning of views and epochs by operations.
     Epochs,
     /// The batch of an operation, and its execution.
     Verbs,

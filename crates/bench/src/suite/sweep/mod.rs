@@ -155,7 +155,7 @@ impl SweepArgs {
         self.points().iter().try_for_each(|point| self.load(point).check())
     }
 
-    /// Returns the values of the axis.
+    /// Returns the values of the setting that is varied.
     fn values(&self) -> Vec<u64> {
         if self.points.is_empty() { self.axis.points().to_vec() } else { self.points.clone() }
     }
@@ -171,12 +171,12 @@ impl SweepArgs {
         }
     }
 
-    /// Returns the points for these values.
+    /// Returns a point for each value of the setting that is varied.
     fn points(&self) -> Vec<SweepPoint> {
         self.values().iter().map(|value| self.axis.at(*value, self.base())).collect()
     }
 
-    /// Returns the shares of updates to measure at a value.
+    /// Returns the shares of updates to measure at a point with this value of the varied setting.
     fn updates(&self, value: u64) -> Vec<u8> {
         match self.updates.as_slice() {
             _ if self.axis == SweepAxis::Updates => vec![value as u8],

@@ -209,7 +209,7 @@ impl SweepReport {
         }
     }
 
-    /// Returns all mixes, each with the number of its point.
+    /// Returns the results of all shares of updates at all points, each with the number of its point.
     fn mixes(&self) -> impl Iterator<Item = (f64, &UpdateMixReport)> {
         let points = self.points.iter().enumerate();
         points.flat_map(|(number, point)| point.mixes.iter().map(move |mix| (number as f64, mix)))

@@ -244,7 +244,7 @@ pub fn own_run(run: &RunSpec, part: WorkloadShare) -> RunSpec {
     }
 }
 
-/// Returns a part's share of a number: the sum of the shares before it, and its own share.
+/// Divides a number among parts. Returns the sum of the shares of all parts before this part, and this part's share.
 pub fn share(part: WorkloadShare, number: u64) -> (u64, u64) {
     let until = |parts: u64| number / part.of * parts + number % part.of * parts / part.of;
     let before = until(part.number);
