@@ -14,7 +14,7 @@ pub struct CloverCosts {
     pub query: Duration,
     /// Time to add a new key to the index.
     pub open: Duration,
-    /// Time to allocate [`ENTRIES_AT_A_TIME`](super::ENTRIES_AT_A_TIME) entries, which the server hands out together.
+    /// Time to allocate the entries that the server hands out in one reply.
     pub allocate: Duration,
     /// Time to retire one entry.
     pub retire: Duration,
@@ -100,7 +100,8 @@ pub struct MetadataServer {
 impl MetadataServer {
     /// Makes the server of a store without keys.
     ///
-    /// # Panics If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
+    /// # Panics
+    /// If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
     pub fn new(shape: CloverShape, costs: CloverCosts) -> MetadataServer {
         shape.check();
         MetadataServer {

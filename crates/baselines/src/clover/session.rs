@@ -41,7 +41,7 @@ pub struct CloverClient<F, R> {
 /// Events that make an operation cost more than its minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloverCounts {
-    /// Phases in which sessions walked along chains to later entries.
+    /// Phases of walks along chains after the first phase of each walk.
     pub hops: u64,
     /// CASes that failed because the entry was not the last one of its chain.
     pub lost: u64,
@@ -68,9 +68,10 @@ enum ChainWalkStep {
     Last,
     /// The entry is the last one of the chain until its follower is committed.
     Uncommitted,
-    /// Another entry follows, and the walk continues at the entry in this variant.
+    /// The entry is not the last one, or it has been reused. The walk continues at the entry that the shortcut names,
+    /// or at the follower.
     To(CloverEntry),
-    /// The entry has been reused, so it is no longer in the chain.
+    /// The entry has been reused, so it is no longer in the chain, and the shortcut names no other entry.
     Gone,
 }
 

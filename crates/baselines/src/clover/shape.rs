@@ -118,7 +118,8 @@ impl CloverShape {
 
     /// Checks the dimensions.
     ///
-    /// # Panics If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
+    /// # Panics
+    /// If there are fewer memory nodes than replicas, no replica, or not fewer entries than addresses.
     pub(crate) fn check(&self) {
         assert!(0 < self.replicas, "an entry lies somewhere");
         assert!(self.replicas <= self.memory_nodes, "replicas lie on different memory nodes");
