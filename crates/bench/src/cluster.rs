@@ -1,9 +1,9 @@
 //! The cluster that a benchmark measures.
 //!
-//! An embedded cluster is sized from the workload: every write takes a new object, and there is room for all writes of
-//! a run, so that no result depends on how fast freed memory is reclaimed (`churn` measures that). The system allocates
-//! a page of a pool at its first use, so pages that a run does not touch cost nothing. A run that could use more than
-//! the memory of the machine is refused before it starts.
+//! A cluster that a benchmark starts is sized from the workload: every write takes a new object, and there is room for
+//! all writes of a run, so that no result depends on how fast freed memory is reclaimed (`churn` measures that). The
+//! system allocates a page of a pool at its first use, so pages that a run does not touch cost nothing. A run that
+//! could use more than the memory of the machine is refused before it starts.
 
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
@@ -51,7 +51,7 @@ pub struct ClusterDemand {
     pub processes: u64,
 }
 
-/// An embedded cluster that satisfies a demand.
+/// The sizes of a cluster that satisfies a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchClusterPlan {
     /// Sizes of regions, blocks and subtables.

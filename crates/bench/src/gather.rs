@@ -28,7 +28,8 @@ pub struct GatheredResults {
 pub struct ProcessResults {
     /// The share of the workload that the process ran.
     pub part: WorkloadShare,
-    /// Begin and end of each phase, by a clock that is the same for all processes.
+    /// Begin and end of each phase, in nanoseconds: by the monotonic clock of the host, or, if there are several hosts,
+    /// since a time when the phase had not yet begun on any host.
     pub times: Vec<(u64, u64)>,
     /// The counts of the process.
     pub results: ResultsMessage,

@@ -32,7 +32,7 @@ use fusee_workload::key_bytes;
 const POLL: Duration = Duration::from_millis(2);
 /// Number of refusals in a row after which a session gives up.
 const REFUSALS_IN_A_ROW: u32 = 4;
-/// Number of failed operations after which a task ends early.
+/// Number of failed operations, in all tasks together, after which the sessions stop.
 const MAX_ERRORS: u64 = 1000;
 
 /// The operation that a task runs on every key.

@@ -7,8 +7,8 @@
 //! and the replicas on every memory node at the end of every phase. Every value that is read is checked, and at the end
 //! every key is read back.
 //!
-//! A new kind of step needs a variant of [`ElasticityStep`], and a line in [`ElasticityStepRunner::run_step`]. If the
-//! effect of a step takes time, the step's phase lasts until a [`goal`](goal::StepGoal) is reached.
+//! A new kind of step needs a variant of [`ElasticityStep`], and a case in `ElasticityStepRunner::begin`. If the effect
+//! of a step takes time, the step's phase lasts until a [`goal`](goal::StepGoal) is reached.
 
 mod goal;
 mod load;

@@ -74,7 +74,8 @@ pub struct RedundancyBench<'a> {
 }
 
 impl<'a> RedundancyBench<'a> {
-    /// Writes all keys, and runs every operation once.
+    /// Opens a session, and writes every key with the redundancy of its group, or with the first of its pair of
+    /// redundancies.
     pub fn new(
         client: &'a BlockingClient,
         set: &RedundancySet,
