@@ -61,7 +61,7 @@ pub fn key(number: u32) -> [u8; KEY_BYTES] {
     bytes
 }
 
-/// Returns `count` numbers below a bound, in random order.
+/// Returns `count` random numbers below a bound. Numbers can repeat.
 pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
     let mut rng = SmallRng::seed_from_u64(seed);
     (0..count).map(|_| rng.random_range(0..below)).collect()

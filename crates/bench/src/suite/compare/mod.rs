@@ -4,7 +4,7 @@
 //! In every round each subject does the same work, in turn, and the order changes with every round. Ratios are of the
 //! same round, so that a machine that is busy for a while slows all subjects alike.
 //!
-//! * *Operations* ([`operations`]) run one at a time on random keys, and so do their raw verbs.
+//! * *Operations* ([`operations`]) run one at a time, gets and updates on random keys, and so do their raw verbs.
 //! * *Verbs* ([`transports`]) run one at a time on the same memory, which therefore is in the processor's cache.
 //! * *Workloads* ([`stores`]) are sequences of reads and updates on Zipfian keys, with several requests in flight or
 //!   threads, if asked for. Next to the time of an operation the report has the processor time of the server, because

@@ -1,7 +1,7 @@
 //! Operations of FUSEE, their raw verbs, and a plain copy of the value, one at a time on random keys.
 //!
-//! The next key depends on the data of the last READ, because otherwise the processor would overlap successive
-//! operations, and the more so the shorter they are.
+//! The key of a get depends on the data that the previous get has read, because otherwise the processor would overlap
+//! successive gets, and the more so the shorter they are.
 
 use std::hint::black_box;
 use std::time::Instant;

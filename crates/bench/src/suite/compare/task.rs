@@ -17,7 +17,7 @@ pub const WORD_BYTES: u32 = 8;
 /// A kind of work that subjects do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareTask {
-    /// Operations of FUSEE, one at a time, on random keys.
+    /// Operations of FUSEE, one at a time. Gets and updates are on random keys.
     Operation(MeasuredOperation),
     /// Verbs, one at a time, on memory in the processor's cache.
     Verb(RawVerb),

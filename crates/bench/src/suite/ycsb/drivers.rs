@@ -260,7 +260,7 @@ fn hand_over(meeting: &Rendezvous, share: &ProcessResults) -> Result<(), Failure
     meeting.send_results(&bytes)
 }
 
-/// Waits until the first driver has ended the meeting, and prints this driver's line.
+/// Prints this driver's line, and waits until the first driver has ended the meeting.
 fn leave(
     task: &YcsbRunPlan,
     meeting: Rendezvous,

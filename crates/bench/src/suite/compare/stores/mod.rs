@@ -3,8 +3,8 @@
 //!
 //! Each store executes the sequence of a round in one thread or divided among several threads. Memcached and Redis run
 //! in processes of their own, started here, without persistence. LMDB runs in this process, on files that it never
-//! syncs. FUSEE keeps three replicas of the index and two of the data; the other stores keep one copy. FUSEE over
-//! shared memory and LMDB have no server.
+//! syncs. By default FUSEE keeps three replicas of the index and two of the data; the other stores keep one copy. FUSEE
+//! over shared memory and LMDB have no server.
 
 pub mod cpu;
 mod fusee_peer;

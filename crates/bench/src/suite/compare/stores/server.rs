@@ -15,7 +15,7 @@ use crate::loaded_cluster::{LoadedClusterArgs, last_byte};
 use crate::temporary::{TemporaryHandle, free_port};
 use fusee_workload::{KEY_BYTES, key_bytes};
 
-/// The time limit for a server to answer after its start.
+/// The time limit for a server to accept a connection after its start.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Number of requests that are sent together while loading.
 const LOADED_TOGETHER: usize = 64;
@@ -55,7 +55,7 @@ pub struct PeerServer<P> {
 }
 
 impl<P: PeerProtocol> PeerServer<P> {
-    /// Waits until the server answers.
+    /// Wraps a server that was started, and waits until it accepts a connection.
     fn new(
         process: TemporaryHandle,
         address: PeerAddress,
@@ -79,7 +79,7 @@ impl<P: PeerProtocol> PeerServer<P> {
         Ok(self)
     }
 
-    /// Waits until the server answers.
+    /// Waits until the server accepts a connection.
     fn wait(&self) -> io::Result<()> {
         let end = Instant::now() + START_PATIENCE;
         loop {
