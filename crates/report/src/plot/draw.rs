@@ -158,7 +158,8 @@ impl Chart {
         self.panels.iter().flat_map(shown)
     }
 
-    /// Returns the horizontal position of all points, if they share one and the axis is not one of time.
+    /// Returns the horizontal position of all points, if they share one, the axis is not one of time, and the picture has
+    /// no marks.
     fn one_place(&self) -> Option<f64> {
         if matches!(self.x, HorizontalAxis::Seconds) || !self.marks.is_empty() {
             return None;
@@ -258,8 +259,8 @@ impl Panel {
         if self.logarithmic { 10f64.powf(position) } else { position }
     }
 
-    /// Returns the range of the vertical axis: a linear one begins at 0, a logarithmic one begins and ends at powers of
-    /// ten.
+    /// Returns the range of the vertical axis: a linear one begins at 0 or at the lowest negative value, a logarithmic
+    /// one begins and ends at powers of ten.
     fn range(&self) -> (f64, f64) {
         let spreads = self.lines.iter().flat_map(|line| &line.spreads);
         let spreads = spreads.flat_map(|(at, least, most)| [(*at, *least), (*at, *most)]);

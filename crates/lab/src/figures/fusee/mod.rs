@@ -10,7 +10,7 @@ use fusee_workload::YcsbWorkload;
 use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
 use crate::setup::{LabLoad, LabSetup, LabSystem};
 
-/// All figures of the paper.
+/// All figures of FUSEE's paper, and one of larger clusters.
 pub const ALL: &[Figure] = &[
     micro::F2,
     micro::F3,
