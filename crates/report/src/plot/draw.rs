@@ -158,8 +158,8 @@ impl Chart {
         self.panels.iter().flat_map(shown)
     }
 
-    /// Returns the horizontal position of all points, if they share one, the axis is not one of time, and the picture has
-    /// no marks.
+    /// Returns the horizontal position of all points, if they share one, the axis is not one of time, and the picture
+    /// has no marks.
     fn one_place(&self) -> Option<f64> {
         if matches!(self.x, HorizontalAxis::Seconds) || !self.marks.is_empty() {
             return None;
