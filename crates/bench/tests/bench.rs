@@ -57,7 +57,7 @@ fn ycsb_keeps_every_acknowledged_write_with_other_replication() {
         }
     }
     ycsb("a", &["--memory-nodes", "5", "--index-replicas", "5", "--data-replicas", "3"]);
-    // By default there are as many replicas as memory nodes, if there are few.
+    // By default there are as many replicas as memory nodes, if there are only one or two memory nodes.
     for nodes in [1, 2] {
         let report = ycsb("a", &["--memory-nodes", &nodes.to_string()]);
         assert_eq!(report["cluster"]["index_replicas"], nodes);

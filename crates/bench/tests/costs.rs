@@ -1,5 +1,5 @@
-//! Benchmarks that compare operations with their raw verbs, with other stores and with other transports. Each runs
-//! once, with little work, to show that it works. The results are not judged.
+//! Benchmarks that compare operations with their raw verbs, with other stores and with other transports. Each runs with
+//! little work, to show that it works. The measured times are not judged.
 
 // Promise API-6
 

@@ -19,7 +19,7 @@ fn failover(more: &[&str]) -> Value {
     let losses = report["losses"].as_array().unwrap();
     assert!(!losses.is_empty());
     for loss in losses {
-        // Every session went on to read and to write.
+        // Every thread of the load went on to read and to write.
         for of in ["reads", "writes"] {
             let pauses = loss[of]["per_session_ms"].as_array().unwrap();
             assert_eq!(pauses.len(), 4);

@@ -11,7 +11,7 @@ fn figures_are_listed_and_unknown_ones_refused() {
     let text = finish(&mut fusee_bench(&["lab", "list"])).expect_code(0).text();
     assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
     finish(&mut fusee_bench(&["lab", "figure", "99"])).expect_error(2, "there are F2, F3");
-    // Table 1 is about a real machine, so the lab does not have it.
+    // FUSEE's Table 1 is about a real machine, so the lab does not have it.
     finish(&mut fusee_bench(&["lab", "table", "1"])).expect_error(2, "no table 1 here");
     finish(&mut fusee_bench(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
     let unknown = ["lab", "figure", "14", "--testbed", "apt"];
@@ -30,7 +30,7 @@ fn a_table_is_found_by_its_paper() {
     assert_eq!(holding.count(), 3, "{table}");
 }
 
-/// This figure, the latencies of one client, takes the fewest events of all figures.
+/// The test uses Figure 19, whose measurements have only one client each.
 // Promise CHK-10: Figures of the lab repeat bytewise, and say "simulated".
 #[test]
 fn a_figure_is_the_same_bytes_every_time() {
@@ -48,7 +48,7 @@ fn a_figure_is_the_same_bytes_every_time() {
     assert!(says(true) > says(false), "{statements:?}");
 }
 
-/// A page is made from a folder of figures, and contains them with their charts.
+/// An HTML page is made from a folder of figures, and contains them with their charts.
 #[test]
 fn a_page_is_made_of_a_folder() {
     let folder = Scratch::new();
