@@ -73,7 +73,7 @@ impl<'c> Admin<'c> {
         self.client.with_session(|session| *session.redundancy_rules())
     }
 
-    /// Finds all pairs whose redundancy satisfies `counts`, as the index shows them. The pairs that were written
+    /// Finds all pairs for whose redundancy `counts` returns true, as the index shows them. The pairs that were written
     /// longest ago come first, approximately: a pair is considered as old as the session that owns the block of its
     /// object. Takes 40 bytes of memory per pair.
     pub fn find_pairs(
@@ -105,8 +105,8 @@ impl<'c> Admin<'c> {
     pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
         self.client.check_origin()?;
         let context = self.client.context();
-        // The master is asked for orphaned blocks before the read, and for open sessions after it, so that every owner
-        // that the read meets is known.
+        // The master is asked for orphaned blocks before the block tables are read, and for open sessions afterwards,
+        // so that every owner in the tables is known.
         let orphans = survey::owners(context)?.orphans;
         let read = |session: &Session| session.block_on(survey::read_all(session, &orphans));
         let found = self.client.with_session(read)??;

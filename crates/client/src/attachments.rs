@@ -5,7 +5,7 @@
 //! The thread's reactor does this before it sleeps. New nodes are attached when an operation first uses the view,
 //! because attaching waits for the node's answer.
 //!
-//! A fenced session leaves all nodes. A broken connection is not replaced by a new one, because an old verb may still
+//! A fenced session leaves all nodes. A broken connection is not replaced by a new one, because an old verb can still
 //! be under way on the old connection, and a verb on a new connection could overtake it.
 
 use std::cell::{Cell, RefCell};
@@ -101,7 +101,7 @@ impl Attachments {
         }
     }
 
-    /// Leaves all nodes: no further verb of this session reaches them. `patience`: see [`AnyFabric::leave`].
+    /// Leaves all nodes: no further verb of this session reaches them. For `patience` see [`AnyFabric::leave`].
     pub fn leave_all(&self, patience: Duration) {
         if !self.out.replace(true) {
             self.attached.borrow_mut().clear();
@@ -122,7 +122,8 @@ impl Attachments {
             match self.fabric.attach(member) {
                 Ok(()) => self.attached.borrow_mut().push(key(member)),
                 Err(error) => {
-                    // Verbs to this node will fail as unreachable, so the operations that post them learn of it.
+                    // Verbs to this node will fail as unreachable, so the operations that post verbs notice the
+                    // failure.
                     tracing::warn!(client = %self.client(), %error, "cannot attach");
                     failed(member.node);
                 }

@@ -272,15 +272,16 @@ impl Client {
         let (result, is_lost) =
             self.with_session(run).map_err(|error| E::from_store(error.into()))?;
         if is_lost {
-            // A lost session is dropped at once, because other sessions may wait for the writes that it left half-way.
-            // The next call opens another session, unless a nested call has done so already.
+            // A lost session is dropped at once, because other sessions possibly wait for the writes that it left
+            // half-way. The next call opens another session, unless a nested call has already opened one.
             drop(take_sessions_of_thread(self.context().number, Session::is_lost));
         }
         result
     }
 }
 
-/// Takes those sessions for which `which` is true from the calling thread's sessions of the client with this number.
+/// Removes from the calling thread's list the sessions of client `number` for which `which` returns true, and returns
+/// them.
 pub(crate) fn take_sessions_of_thread(
     number: u64,
     which: impl Fn(&Session) -> bool,

@@ -89,7 +89,7 @@ pub struct Client {
 pub(crate) struct ClientInner {
     context: Arc<ClientContext>,
     /// The view at the time of joining, which a forked child reports. The child must not lock the newest view: another
-    /// thread of the parent may have held that lock at the fork.
+    /// thread of the parent possibly held that lock at the fork.
     first_view: Arc<View>,
     driver: Mutex<Option<AsyncDriver>>,
     /// The embedded cluster, if the client has started one. Dropping this value ends the cluster.
@@ -120,8 +120,8 @@ impl Client {
 
     /// Joins a cluster, with options; see [`Client::connect`].
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
-        // This is called early: a program that begins with `connect` has no other threads yet, so the registration is
-        // fast.
+        // This is called early: a program that begins with `connect` has no other threads yet, so its registration for
+        // the barrier is fast.
         barrier::prepare();
         let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
         let runtime = runtime.with_tls(options.tls.clone());
@@ -383,7 +383,7 @@ impl Client {
     }
 
     /// Gives the value of a key another redundancy; [`WriteError::NotFound`] if the key does not exist. All readers
-    /// find the value at every moment. A concurrent write of the key may win instead ([`Transition::Overtaken`]).
+    /// find the value at every moment. A concurrent write of the key can win instead ([`Transition::Overtaken`]).
     /// Dropping the future does not stop the change.
     ///
     /// ```no_run
@@ -499,8 +499,8 @@ impl fmt::Debug for Client {
 impl Drop for ClientInner {
     fn drop(&mut self) {
         // First the driver ends, which completes the submitted operations; then this thread's session, which hands over
-        // its blocks; then the cluster. Sessions of other threads notice by the effect of `close` that the client has
-        // ended.
+        // its blocks; then the embedded cluster. Sessions of other threads notice the client's end by the flag that
+        // `close` sets.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(take_sessions_of_thread(self.context.number, |_| true));
         self.context.close(self.cluster.is_some());
@@ -508,7 +508,7 @@ impl Drop for ClientInner {
     }
 }
 
-/// Returns the results of `writes` writes. If no session could be opened, every write gets the error of that.
+/// Returns the results of `writes` writes. If no session could be opened, every write gets the error of that attempt.
 pub(crate) fn each(
     writes: usize,
     results: Result<Vec<Result<(), WriteError>>, WriteError>,

@@ -1,8 +1,8 @@
 //! State that all sessions of a client share, on any thread: connections to the master and to the control services of
 //! the memory nodes, the keeper, and the options.
 //!
-//! Control messages travel on the client's own runtime. A thread that needs an answer waits for it with [`wait`], which
-//! works on any thread, also on a thread of another async runtime.
+//! The client's own tokio runtime sends and receives control messages. A thread that needs an answer waits for it with
+//! [`wait`], which works on any thread, also on a thread of another async runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// Interval at which the memory nodes are asked for their usage, if a policy depends on it.
 const MEMORY_POLL: Duration = Duration::from_millis(250);
-/// Share of a pool in use above which memory is short, in percent, unless the policy sets another one.
+/// Used share of a pool, in percent, above which memory is short, unless the policy sets another share.
 const SHORT_PERCENT: u8 = 85;
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
@@ -179,7 +179,8 @@ impl ClientContext {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Returns whether the cluster has ended, so that a session cannot report its end to a master.
+    /// Returns whether the embedded cluster has ended, so that there is no master to which a session could report its
+    /// own end.
     pub fn is_cluster_gone(&self) -> bool {
         self.cluster_gone.load(Ordering::Acquire)
     }
@@ -256,7 +257,7 @@ impl ClientContext {
         });
     }
 
-    /// Tells the master that a session has ended, by this request.
+    /// Sends the master the request that tells it that a session has ended.
     pub fn close_session(&self, request: MasterRequest) {
         let master = self.master.with_deadline(CLOSE_TIMEOUT);
         let closed = self.wait(async move { master.call(request).await });

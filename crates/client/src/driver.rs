@@ -55,8 +55,8 @@ impl AsyncDriverState {
 }
 
 impl AsyncDriver {
-    /// Starts a driver. The driver's thread opens the session, because the caller may be an async thread, which must
-    /// not block.
+    /// Starts a driver. The driver's thread opens the session, because the caller is possibly an async thread, which
+    /// must not block.
     pub fn start(shared: &Arc<ClientContext>) -> io::Result<AsyncDriver> {
         let shared = shared.clone();
         let state = Arc::<AsyncDriverState>::default();
@@ -84,7 +84,8 @@ impl AsyncDriver {
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
-        // Relaxed suffices: a call that does not see the flag yet fails like the previous call.
+        // Relaxed suffices: a call that does not see the flag yet goes to this driver, which fails the call or opens
+        // another session for it.
         ended || self.state.lost.load(Ordering::Relaxed) || expelled()
     }
 
@@ -154,7 +155,7 @@ fn serve(
     let mut first = None;
     loop {
         let end = session.block_on(run(&session, first, &mut queue));
-        // A lost session is dropped at once, because other sessions may wait for writes that it left half-way.
+        // A lost session is dropped at once, because other sessions possibly wait for writes that it left half-way.
         drop(session);
         if matches!(end, SessionEndReason::Queue) {
             return;

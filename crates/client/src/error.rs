@@ -155,7 +155,7 @@ pub enum ReadError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The text of the error by which no session was opened.
+        /// The text of the error because of which no session could be opened.
         reason: String,
     },
 }
@@ -205,7 +205,7 @@ pub enum ScanError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The text of the error by which no session was opened.
+        /// The text of the error because of which no session could be opened.
         reason: String,
     },
 }
@@ -226,7 +226,7 @@ pub enum ScanError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An error of joining a cluster, of opening a session, or of a question to the master.
+    /// An error of joining a cluster, of opening a session, or of a request to the master.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// An error of a read.

@@ -65,9 +65,9 @@ impl Reactor {
 
     /// Runs the future to its end.
     ///
-    /// The calling thread may run a task of tokio. tokio gives each task a budget; once the budget is used up, all of
-    /// tokio's futures report that they are not ready, until the task yields. `block_on` does not yield before its
-    /// future is ready, but that future may wait for a control message, which arrives by way of tokio. Without
+    /// The calling thread possibly runs a task of tokio. tokio gives each task a budget; once the budget is used up,
+    /// all of tokio's futures report that they are not ready, until the task yields. `block_on` does not yield before
+    /// its future is ready, but that future can wait for a control message, which arrives by way of tokio. Without
     /// [`unconstrained`] it could wait for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(unconstrained(future));

@@ -136,7 +136,7 @@ pub struct Options {
     pub op_timeout: Duration,
     /// Limit for the wait until the cluster has formed, and for the wait until its members answer. Default: 5 s.
     pub connect_timeout: Duration,
-    /// Keys of the cluster's secret, by which client and servers authenticate each other. Default: none.
+    /// Keys derived from the cluster's secret, with which client and servers authenticate each other. Default: none.
     pub keys: Option<Keyring>,
     /// TLS for connections to the master and, over TCP, to memory nodes; servers with TLS accept no connections
     /// without it. Needs the feature `tls`. Default: none.

@@ -1,8 +1,8 @@
 //! Metrics in the text format of Prometheus, version 0.0.4, for programs that publish metrics of their clients.
 //!
 //! There is no registry: values are read when a page is requested, and each page is written anew. The format demands
-//! that all samples of a metric follow one head. [`Metrics::family`] writes that head, and is the only way to write
-//! samples.
+//! that all samples of a metric follow one head (`# HELP` and `# TYPE`). [`Metrics::family`] writes that head, and is
+//! the only way to write samples.
 
 use std::fmt::{Display, Write as _};
 

@@ -1,4 +1,4 @@
-//! Sessions, by which one thread uses the store.
+//! Sessions: each lets one thread use the store.
 //!
 //! A session has its own client id, slabs and connections. Over shared memory it also has its own index cache, so its
 //! operations share nothing with other sessions and take no lock. A session stays on its thread, where the futures of
@@ -113,7 +113,7 @@ impl Session {
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
-            // Unless the session is closed here, the master counts a session that has never begun.
+            // If the session were not closed here, the master would count a session that has never begun.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
                 client,
@@ -185,8 +185,8 @@ impl Session {
 
     /// Runs operations of this session with an op timeout of their own, instead of
     /// [`Options::op_timeout`](crate::Options::op_timeout): all of them together wait at most `op_timeout` for others.
-    /// An operation that would have to wait longer ends with `GaveUp`, or as it does after any timeout. If such calls
-    /// are nested, the earliest deadline applies.
+    /// An operation that would have to wait longer ends with `GaveUp`, or with the result that it has by then. If such
+    /// calls are nested, the earliest deadline applies.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -208,7 +208,7 @@ impl Session {
         self.parts.logic.id()
     }
 
-    /// Returns the costs of the session's operations so far.
+    /// Returns the sums over the session's operations so far: their numbers, phases, verbs and bytes.
     pub fn stats(&self) -> Stats {
         self.parts.logic.stats()
     }
@@ -230,7 +230,7 @@ impl Session {
 
     /// Returns whether another session has to take this session's place, because it is fenced, cannot reach a memory
     /// node, has left a write half-way, or belongs to the parent of this process. A lost session should be dropped
-    /// soon, because other sessions may wait for its unfinished writes.
+    /// soon, because other sessions possibly wait for its unfinished writes.
     pub fn is_lost(&self) -> bool {
         !self.parts.is_here()
             || self.parts.lost.get()
@@ -362,8 +362,8 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get(key))).await)
     }
 
-    /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. A key may occur
-    /// several times.
+    /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. The same key can
+    /// be given several times.
     ///
     /// The keys share round trips, whatever memory nodes hold them. Up to 512 keys, with pairs of at most 2 MiB
     /// together, need one round trip if the index cache has correct hints for all of them; two if some keys are not
@@ -441,8 +441,8 @@ impl Session {
     /// Runs many writes, of any kinds. Returns one result per write, in the order of the writes.
     ///
     /// The writes share round trips, whatever memory nodes they go to: up to 64 writes, with values of 2 MiB together,
-    /// run concurrently. Each write takes effect separately, and a failed write does not stop the others. A key may
-    /// occur several times: the writes of one key take effect in their order.
+    /// run concurrently. Each write takes effect separately, and a failed write does not stop the others. Several
+    /// writes can have the same key: these take effect in their order.
     ///
     /// # Errors
     /// Each write has the errors of a single write. If the session is fenced while it runs the batch, or leaves a write
@@ -469,7 +469,7 @@ impl Session {
     ///
     /// A pair that exists from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] is shown exactly
     /// once, whatever is written during the scan, and however the cluster changes. Its shown value is one that it has
-    /// at some moment of the call that shows it. A pair that is deleted and inserted again during the scan may be shown
+    /// at some moment of the call that shows it. A pair that is deleted and inserted again during the scan can be shown
     /// once, twice or not at all.
     ///
     /// One call reads up to 256 slots and shows their pairs, or fewer if their values take more than 2 MiB, in two
@@ -499,8 +499,7 @@ impl Session {
     }
 
     /// Gives the value of a key another redundancy; [`WriteError::NotFound`] if the key does not exist. All readers
-    /// find the value at every moment. A concurrent write of the key may win instead
-    /// ([`Transition::Overtaken`]).
+    /// find the value at every moment. A concurrent write of the key can win instead ([`Transition::Overtaken`]).
     pub async fn set_redundancy(
         &self,
         key: &[u8],
@@ -582,9 +581,9 @@ fn is_fenced(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Attach(AttachError { cause: AttachCause::Fenced, .. }))
 }
 
-/// Attaches to the members of the newest view. If a member does not answer, tells the master, which may publish a view
-/// without that node. Repeats the attempt until there is such a view or `end` has passed, because a node on a busy
-/// machine may just have got no processor time.
+/// Attaches to the members of the newest view. If a member does not answer, tells the master, which can then publish a
+/// view without that node. Repeats the attempt until there is such a view or `end` has passed, because a node on a busy
+/// machine possibly just got no processor time.
 fn attach_to_newest(
     shared: &ClientContext,
     gate: &Arc<SessionGate>,
@@ -631,14 +630,14 @@ impl Drop for Session {
             self.parts.shared.ended(self.id());
             return;
         }
-        // During a panic an operation may be half-way. The session then ends as by a crash, so that the master recovers
-        // it.
+        // During a panic an operation is possibly half-way. The session then ends as by a crash, so that the master
+        // recovers it.
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
-        // This must come before the message to the master, which fences an abandoned session: over shared memory, a
-        // memory node that fences a session kills the session's process if the process is still attached and does not
-        // answer in time.
+        // The session leaves its nodes before the message to the master, which fences an abandoned session: over shared
+        // memory, a memory node that fences a session kills the session's process if the process is still attached and
+        // does not answer in time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();

@@ -3,7 +3,7 @@
 use fusee_core::data::Redundancy;
 use fusee_core::stats::OpKind;
 
-/// The condition on the presence of the key, under which a put is executed.
+/// The condition of a put: whether its key has to be absent or present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PutCondition {

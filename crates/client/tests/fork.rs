@@ -323,7 +323,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
             });
             goes_on(&client, &session, opened);
         }
-        // Only this child drops the inherited values. The others end without dropping them.
+        // Only this child drops the inherited values. The other children end without dropping them.
         let pid = fork(End::Exit, || ());
         finish(pid, AT_ONCE);
         goes_on(&client, &session, opened);
@@ -475,7 +475,7 @@ fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     });
 }
 
-/// Forks while other threads are inside of operations and may hold locks.
+/// Forks while other threads are inside of operations and possibly hold locks.
 fn forks_beside_busy_threads(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
@@ -532,7 +532,7 @@ fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
         // `Command` uses posix_spawn, or vfork and exec.
         let sees = Command::new("ls").arg("/proc/self/fd").output().unwrap();
         let sees = String::from_utf8(sees.stdout).unwrap();
-        // `ls` has three standard descriptors and the directory that it reads; and it may have descriptors that this
+        // `ls` has three standard descriptors and the directory that it reads; and it can have descriptors that this
         // process has inherited.
         assert!(sees.lines().count() <= 4 + before.len(), "{sees}");
         works(&client, "beside");

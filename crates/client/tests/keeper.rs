@@ -30,7 +30,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Answer = Result<MasterReply, RpcError>;
 
-/// A question (heartbeat) that the keeper has sent to the master.
+/// A heartbeat that the keeper has sent to the master.
 struct Asked {
     at: Duration,
     sessions: Vec<SessionHeartbeat>,
@@ -45,7 +45,7 @@ struct World {
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     next_timer: Cell<u64>,
     asked: RefCell<Vec<Asked>>,
-    /// The answer to every question. If there is none, the master holds its answers until the test gives them.
+    /// The answer to every heartbeat. If there is none, the master holds its answers until the test gives them.
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
     handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
@@ -130,7 +130,7 @@ impl Rig {
         Rig { world, keeper, woken: Arc::new(Flag(AtomicBool::new(true))), work }
     }
 
-    /// Makes a rig with a master that answers every question at once.
+    /// Makes a rig with a master that answers every heartbeat at once.
     fn answering(answer: Answer) -> Rig {
         let rig = Rig::new();
         *rig.world.at_once.borrow_mut() = Some(answer);
@@ -173,7 +173,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Gives the answer to the question that the keeper asked last.
+    /// Gives the answer to the heartbeat that the keeper sent last.
     fn answer(&mut self, answer: Answer) {
         let held = self.world.held.borrow_mut().pop().expect("a question is held");
         held.send(answer).expect("the keeper waits for the answer");
@@ -184,7 +184,7 @@ impl Rig {
         self.world.asked.borrow().len()
     }
 
-    /// Returns the time of the keeper's last question, and the sessions in it, each with the view in which its
+    /// Returns the time of the keeper's last heartbeat, and the sessions in it, each with the view in which its
     /// operations are pinned.
     fn last(&self) -> (Duration, Vec<(u32, u64)>) {
         let asked = self.world.asked.borrow();
@@ -274,7 +274,8 @@ fn what_an_older_operation_frees_is_told() {
         let pinned = |oldest| gate.publish(PinnedOperations { oldest, suspended: 0 });
         pinned(Some(0));
         gate.publish_epoch(2);
-        // An operation of the second epoch has freed an object, and after that an operation of the first epoch.
+        // An operation of the second epoch has freed an object; after that an operation of the first epoch frees
+        // another one.
         gate.freed.publish_older(gate.local_epoch());
         assert!(!is_marking || gate.freed.may_set_free());
         gate.freed.publish_older(0);
@@ -348,8 +349,8 @@ fn called(short: u64) -> Result<MasterReply, RpcError> {
     }
 }
 
-/// A session that has found memory makes an offer, from which blocks are handed on for the call that came meanwhile.
-/// But the call waits for that offer for a limited time only.
+/// A session that has found memory makes an offer, from which blocks are handed on for the call for memory that came
+/// meanwhile. But the keeper delays the call's acknowledgement for that offer for a limited time only.
 #[test]
 fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
@@ -379,7 +380,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         }
         assert_eq!(acked(&rig), 17, "it was waited for long enough");
         assert_eq!(rig.world.handed_on.borrow().len(), 1);
-        // Blocks of a later offer are handed on for the next call.
+        // Blocks of a later offer are handed on for the next call for memory.
         looking.offer(vec![block(1)], vec![]);
         rig.answer(called(0));
         rig.pass(100 * MS);
@@ -389,8 +390,8 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     }
 }
 
-/// A session at work gives a part of its blocks for every call; a session that was idle since the first call gives all
-/// the rest for the second one.
+/// A session at work gives a part of its blocks for every call for memory; a session that was idle since the first call
+/// gives all the rest for the second call.
 // Promise MEM-21
 #[test]
 fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
@@ -421,7 +422,8 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
-    // The master does not acknowledge the blocks, so they are handed on again, and the call is not acknowledged yet.
+    // The master does not acknowledge the blocks, so they are handed on again, and the keeper does not acknowledge the
+    // call for memory yet.
     rig.answer(called(17));
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
@@ -473,7 +475,7 @@ fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
     rig.open(6);
     rig.settle();
     assert_eq!(rig.last(), (100 * MS, vec![(5, 1), (6, 1)]));
-    // Many new sessions cause one question every 10 ms, not a question each.
+    // Many new sessions cause one heartbeat every 10 ms, not one heartbeat each.
     let before = rig.count();
     for client in 7..107 {
         rig.open(client);
@@ -545,8 +547,8 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
 }
 
-/// A node of the newer view may have joined after a session was fenced, recovered and forgotten, so that the node does
-/// not know of the fence.
+/// A node of the newer view has possibly joined after a session was fenced, recovered and forgotten, so that the node
+/// does not know of the fence.
 // Promise CHG-26: A forgotten fenced session hears of no later node.
 #[test]
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {
@@ -559,14 +561,14 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
         rig.keeper.open(new.clone());
         let views = || [&old, &other, &new].map(|gate| gate.view().number);
         assert_eq!((views(), rig.keeper.view().number), ([1, 1, 3], 3));
-        // The answer belongs to a question that was asked before the view came.
+        // The answer belongs to a heartbeat that was sent before the view came.
         rig.answer(renewed(None, &[]));
         assert_eq!(views(), [1, 1, 3]);
         rig.pass(20 * MS);
         assert_eq!(rig.last().1, [(5, 1), (6, 1), (7, 3)]);
         let asked = rig.world.asked.borrow().last().unwrap().newer_than;
         assert_eq!(asked, 1, "the master is to answer at once");
-        // A session that begins with an older view than the keeper's is not named in the question that is being
+        // A session that begins with an older view than the keeper's is not named in the heartbeat that is being
         // answered.
         let late = rig.open(8);
         rig.answer(renewed(view(3), if is_fenced { &[5] } else { &[] }));
@@ -582,8 +584,8 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
     }
 }
 
-/// A view that other sessions have not acknowledged yet does not make the keeper ask a master that has not answered any
-/// more often.
+/// A view that other sessions have not acknowledged yet does not make the keeper send more heartbeats to a master that
+/// does not answer.
 #[test]
 fn a_view_that_waits_for_an_answer_is_no_reason_to_ask_again() {
     let mut rig = Rig::new();
@@ -639,7 +641,7 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     rig.pass(100 * MS);
     rig.keeper.close(ClientId(5));
     let new = rig.open(7);
-    // The answer to the question that still names the closed session comes late.
+    // The answer to the heartbeat that still names the closed session comes late.
     rig.answer(renewed(None, &[5]));
     rig.pass(100 * MS);
     assert_eq!(rig.last().1, [(6, 1), (7, 1)]);

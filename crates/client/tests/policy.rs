@@ -105,7 +105,7 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     client.update(b"key", &[8; 2000]).unwrap();
     assert_eq!(has(&client, b"key"), "replicated");
     assert_eq!(client.update(b"absent", &[8; 2000]), Err(WriteError::NotFound));
-    // The value is too short for its rule's code, so that there is no error.
+    // The put names a redundancy that three memory nodes allow, so it neither fails nor falls back.
     client.put_with(b"short", &[7; 1000], named("replicated")).unwrap();
     assert_eq!(client.admin().status().unwrap().transitions.fallbacks, 0);
     drop(client);

@@ -304,7 +304,7 @@ fn dropped_async_calls_still_finish() {
         }
     });
     // If a dropped write had stopped half-way, its slot would be blocked, and this update would time out. The update
-    // may take effect before or after the last of the dropped writes, because their results were not awaited.
+    // can take effect before or after the last of the dropped writes, because their results were not awaited.
     client.update(b"hot", b"last").unwrap();
     assert!(client.get(b"hot").unwrap().is_some());
 }
@@ -449,7 +449,7 @@ fn phases_are_within_the_budget() {
         }
         let many = session.block_on(session.get_many(&keys)).unwrap();
         assert_eq!(many, vec![None; 100]);
-        // Two concurrent inserts may choose the same free slot; then the loser waits for the winner, in further phases.
+        // Two concurrent inserts can choose the same free slot; then the loser waits for the winner, in further phases.
         let (mean, _) = phases(OpKind::Insert);
         assert!(mean >= 4.0, "{mean}");
 
@@ -808,8 +808,8 @@ fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     assert!(client.view().subtables.len() > 1, "it has grown");
 }
 
-/// Returns keys of 64 bytes that all have the same xxh3-128 hash with seed 0, which the index once used. Such keys can
-/// be computed, because the parts of that hash cancel out.
+/// Returns a key of 64 bytes; the keys of all numbers have the same xxh3-128 hash with seed 0, by which the index once
+/// hashed keys. Such keys can be computed, because the parts of that hash cancel out.
 fn of_one_xxh3(number: u64) -> Vec<u8> {
     // Returns a word of the hash's secret, with which a key of 64 bytes is combined.
     let word = |at: usize| {

@@ -48,7 +48,8 @@ impl Cluster {
         View { number: view.number + 1, ..view }
     }
 
-    /// Publishes the views by which a memory node is lost, each after all sessions have acknowledged the one before.
+    /// Publishes the views of the change that removes a memory node, each after all sessions have acknowledged the view
+    /// before.
     fn lose(&self, node: MnId) {
         let mut view = self.newest().without(&[node]).unwrap();
         loop {
@@ -83,7 +84,8 @@ fn a_node_that_hangs_up_is_tried_again() {
     assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// A session that is fenced while it connects just got no processor time, so the client opens another one.
+/// A session that is fenced while it connects has possibly just lacked processor time, so the client opens another
+/// session.
 #[test]
 fn who_is_fenced_while_it_connects_tries_again() {
     let dir = tempfile::tempdir().unwrap();

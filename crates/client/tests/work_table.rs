@@ -65,7 +65,7 @@ async fn calls_that_are_dropped_hold_nobody_up() {
         for put in join_all(puts).await {
             put.unwrap();
         }
-        // On a stalled machine, the dropped put may still run when the other puts run, and may take effect last.
+        // On a stalled machine, the dropped put possibly still runs when the other puts run, and takes effect last.
         let found = client.client().get(b"key").await.unwrap().unwrap();
         assert!(found == b"1" || found == b"2", "{found:?}");
     }

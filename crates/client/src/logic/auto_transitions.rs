@@ -1,10 +1,10 @@
 //! Automatic changes of redundancy by a session: demotion and promotion, by the cluster's policy.
 //!
 //! A demotion or promotion is a Move like any other: it affects memory and time, but no result. It runs within an
-//! operation of the session, because no other session has the session's blocks. A write demotes some pairs before it
-//! begins, if memory is short. A read that has found an erasure-coded pair promotes it, if the pair is read often,
-//! after the read's own result is known. Demotions and promotions each have a limited rate, and their outcome does not
-//! change the operation's result. A Move that fails half-way leaves the session lost, as any Move does.
+//! operation of the session, because only this session uses its blocks. A write demotes some pairs before it begins, if
+//! memory is short. A read that has found an erasure-coded pair promotes it, if the pair is read often, after the
+//! read's own result is known. Demotions and promotions each have a limited rate, and their outcome does not change the
+//! operation's result. A Move that fails half-way leaves the session lost, as any Move does.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use super::{Environment, SessionHost};
 const DEMOTED_TOGETHER: u32 = 4;
 /// Limit of objects that one write examines to find pairs to demote.
 const LOOKED_AT: u32 = 16;
-/// Number of replicas that a pair gets if promotion makes it EC-oriented and it never was before.
+/// Number of replicas that a pair gets if promotion makes it EC-oriented and it never was EC-oriented before.
 const REPLICAS: u8 = 2;
 
 /// A pair that a read has found and that is to be promoted.
@@ -47,7 +47,7 @@ pub(super) struct AutoTransitions {
     promoter: Option<RefCell<Promoter>>,
 }
 
-/// A mark that a demotion of the session runs. Dropping the guard removes the mark.
+/// A guard that exists while a demotion of the session runs. Its drop sets [`AutoTransitions::is_demoting`] to false.
 struct DemotionGuard<'s>(&'s Cell<bool>);
 
 impl Drop for DemotionGuard<'_> {
@@ -57,7 +57,7 @@ impl Drop for DemotionGuard<'_> {
 }
 
 impl AutoTransitions {
-    /// Returns the changes that a policy asks for. Their allowances begin to grow now.
+    /// Makes the automatic changes that a policy asks for. Their byte allowances begin to grow at `now`.
     pub fn new(policy: &Policy, now: Duration) -> AutoTransitions {
         let pace = |demotion: Demotion| RefCell::new(ByteRateLimit::new(demotion.bytes_per_s, now));
         let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));

@@ -1,10 +1,9 @@
 //! The bars on primaries that this session has asked for.
 //!
 //! If neither the master nor a primary answers, the session asks all other members to bar the primary. When more than
-//! half of all members bar it, no session is granted a lease any more. Then the session waits for a lease, by its own
-//! clock; as the length it takes the longest lease that the session, or any of those members, has ever been told. After
-//! that, every lease that was valid when the primary was barred has run out, and backups can be read
-//! (`fusee_core::host::Views::bar`).
+//! half of all members bar it, no session is granted a lease any more. Then the session waits, by its own clock, as
+//! long as the longest lease that it, or any of those members, has ever been told. After that, every lease that was
+//! valid when the primary was barred has run out, and backups can be read (`fusee_core::host::Views::bar`).
 //!
 //! Bars are valid for one view. Only one operation of the session asks for bars of a primary at a time; other
 //! operations use its result.
@@ -21,7 +20,7 @@ use futures_util::future::join_all;
 
 use super::Environment;
 
-/// Bounds of the time that the session waits for each member's answer.
+/// Longest and shortest wait for a member's answer to a request for a bar.
 const LONGEST_PATIENCE: Duration = Duration::from_millis(250);
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 
@@ -162,7 +161,7 @@ impl RequestedBars {
             tracing::warn!(%node, "neither it nor the master answers: its backups are read after a lease");
             now
         });
-        // The lease is taken a tenth longer, because the clock was possibly read a little late.
+        // The session waits a tenth longer than the lease, because the clock was possibly read a little late.
         let lease = primary.lease.max(lease);
         let is_over = now.saturating_sub(since) >= lease.saturating_add(lease / 10);
         (is_over || removed(Mutant::BarsDoNotWait)).then(|| primary.by.clone())

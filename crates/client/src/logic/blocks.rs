@@ -1,20 +1,20 @@
 //! The source of a session's blocks (P §4.4).
 //!
-//! The first source is the master, to which other sessions have handed on orphaned blocks; one of them may have the
-//! right size class. A master that does not answer delays no session for long, because the session does not ask it
-//! again for some time. The second source is the pool: the session sends ALLOC to the memory nodes one after the other.
-//! Each session starts with a different node, so that blocks spread. The block's primary records the session as owner
-//! when it answers. Before the session uses the block, it has all backups record the owner, too, so that recovery finds
-//! every block of a client on any replica. If the session crashes before that, the block holds nothing yet.
+//! The first source is the master, to which other sessions have handed on orphaned blocks; one of these blocks possibly
+//! has the right size class. A master that does not answer delays no session for long, because the session does not ask
+//! it again for some time. The second source is the pool: the session sends ALLOC to the memory nodes one after the
+//! other. Each session starts with a different node, so that blocks spread. The block's primary records the session as
+//! owner when it answers. Before the session uses the block, it has all backups record the owner, too, so that recovery
+//! finds every block of a client on any replica. If the session crashes before that, the block holds nothing yet.
 //!
 //! If no node has a free block, the session asks the master to add regions. Memory is exhausted only when the master
 //! has no room for any.
 //!
 //! A block that cannot be recorded on all replicas is given back, on the backups first. If a node does not acknowledge
-//! the return, that request may still be executed later, even if the block belongs to this session again by then: the
+//! the return, that request can still be executed later, even if the block belongs to this session again by then: the
 //! block would be free while it is used. So the session does not take such a block again before it has returned the
 //! block once more and all nodes have answered. Nor does it continue with the primary, which would give the block to
-//! another session while a backup may still name this one.
+//! another session while a backup possibly still names this one.
 //!
 //! A node that has answered a request executes no earlier request of the session any more ([`request_numbers`]).
 //!
@@ -59,10 +59,11 @@ const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
 /// objects were allocated once) before it has asked the pool.
 const FULL_IN_A_ROW: u32 = 4;
-/// Number of grants in regions that are being copied, all useless, after which a memory node is not asked further.
+/// Limit of useless grants, of blocks in regions that are being copied. After more such grants in a row, a memory node
+/// is not asked again.
 const FROZEN_GRANTS: usize = 4;
-/// Interval at which a request to the pool checks whether the session is still taking over blocks that the tables may
-/// show as its own.
+/// Interval at which a request to the pool checks whether the session is still taking over blocks that the block tables
+/// possibly already show as its own.
 const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
 /// The blocks of one session, and their sources.
@@ -92,17 +93,17 @@ pub(super) struct BlockSource<E> {
     /// Number of running requests to the pool. The node has possibly granted such a request a block that is not in
     /// `held` yet.
     allocating: Cell<u32>,
-    /// Number of running takeovers of blocks that the tables may already show as this session's.
+    /// Number of running takeovers of blocks that the block tables possibly already show as this session's.
     taking_back: Cell<u32>,
-    /// Blocks that the session has taken over without the master's knowledge. With each block, the number of the
-    /// request to which the block was the answer.
+    /// Blocks that the session has taken over, which the master does not know yet. With each block, the number of the
+    /// request that the master answered with this block.
     adopted: RefCell<Vec<(BlockId, u64)>>,
     /// Number of requests for orphaned blocks that the session has sent to the master.
     taking: Cell<u64>,
     /// Number of orphaned blocks that the session has taken since it last asked the pool.
     full_in_a_row: Cell<u32>,
     /// Counter of requests for blocks, and of the beginnings and ends of returns. If it has changed since an answer
-    /// about the owners of blocks was requested, that answer may be out of date.
+    /// about the owners of blocks was requested, that answer is possibly out of date.
     asked: Cell<u64>,
     /// Whether the master, when last asked for a region, had no room for one.
     refused: Cell<bool>,
@@ -129,7 +130,8 @@ enum AcceptedBlocks {
     Any,
     /// Any block, including those that are kept back for DELETEs.
     ToDelete,
-    /// A block of a region that lies beside this subtable, and only where memory nodes have such blocks to spare.
+    /// A block of a region that lies beside this subtable ([`Region::lies_beside`]), and only if a memory node has such
+    /// blocks to spare.
     SpareBeside(u32),
 }
 
@@ -234,7 +236,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Returns a block for objects of a slab's size class; if there is none, an orphaned block of another class, all
-    /// objects of which may turn out to be free. With `to_delete`, also accepts a block that is kept back for DELETEs,
+    /// objects of which can turn out to be free. With `to_delete`, also accepts a block that is kept back for DELETEs,
     /// and does not ask for more regions.
     pub async fn grant(
         &self,
@@ -262,9 +264,9 @@ impl<E: Environment> BlockSource<E> {
         Ok(self.record_allocated(granted?, kind, view))
     }
 
-    /// Ends the session's search for memory for a slab. If memory becomes short again later, the master calls on other
-    /// sessions again. Must not be called for every granted block: if a block turns out to be useless, the running call
-    /// has to go on.
+    /// Ends the session's search for memory for a slab, and its wait for a call for memory: when memory is short again,
+    /// the master starts another call. Must not be called for every granted block, because the running call has to go
+    /// on if a block turns out to be useless.
     pub fn end_search(&self, kind: SlabKind) {
         self.calls.borrow_mut().remove(&kind);
     }
@@ -313,9 +315,9 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Returns a block although no member has a free one: a missed block, or an orphaned block of any class that may
-    /// turn out to be free. Otherwise asks the master for another region. If the master refused a region the last time,
-    /// orphaned blocks are tried before it is asked.
+    /// Returns a missed block if there is one; no member has a free block. Otherwise asks the master for another
+    /// region, and if the master refuses, for an orphaned block of any class, which can turn out to be wholly free. If
+    /// the master refused a region the last time, it is asked for an orphaned block first.
     async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);
@@ -340,8 +342,8 @@ impl<E: Environment> BlockSource<E> {
                 if !self.exhausted.get() {
                     return Err(Error::OutOfMemory);
                 }
-                // A block may have come back to the pool after this session asked the pool, but before the master asked
-                // the other sessions.
+                // A block has possibly come back to the pool after this session asked the pool, but before the master
+                // asked the other sessions.
                 let block = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await?;
                 Ok(self.record_allocated(block, kind, view))
             }
@@ -390,8 +392,8 @@ impl<E: Environment> BlockSource<E> {
             };
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                // If only a newer view has the region, this view does not show its replicas; only its primary lists it
-                // as a block of this session.
+                // If only a newer view has the region, this view does not show the region's primary; but then no other
+                // member lists the block as this session's.
                 region.is_none_or(|region| region.leader() == Some(member.node))
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
@@ -400,16 +402,16 @@ impl<E: Environment> BlockSource<E> {
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
                     found = Some(block);
                 } else {
-                    // The flag stays set, so that the block is looked for again when the obstacle may be gone. A block
-                    // in `handed_on` may have been taken over by another session, returned to the pool, and granted to
-                    // this session again without its knowledge; that shows only when the session ends.
+                    // The flag stays set, so that the block is looked for again when the obstacle is possibly gone. A
+                    // block in `handed_on` can have been taken over by another session, returned to the pool, and
+                    // granted to this session again without its knowledge; that shows only when the session ends.
                     self.missed.set(true);
                 }
             }
         }
         let block = found?;
-        // The tables may show further missed blocks. And if another request has begun during this search, the block
-        // found is possibly the block that the other request is about to get.
+        // The tables possibly show further missed blocks. And if another request has begun during this search, the
+        // block found is possibly the block that the other request is about to get.
         self.missed.set(true);
         if self.asked.get() != asked && !removed(Mutant::MissedBesideGrants) {
             return None;
@@ -451,18 +453,17 @@ impl<E: Environment> BlockSource<E> {
         // answer.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
-        // If the session is granted the block again, in answer to a request with the same number, that is a different
-        // takeover.
+        // The master is not told of this takeover any more, because the session has returned the block since.
         self.adopted.borrow_mut().retain(|(adopted, _)| *adopted != block);
         self.give_back(block, view).await;
         self.asked.set(self.asked.get() + 1);
     }
 
-    /// Prepares the end of the session: repeats all returns that may not have been executed, and finds missed blocks.
+    /// Prepares the end of the session: repeats all returns that were possibly not executed, and finds missed blocks.
     /// Returns `None` if a table still shows a block that the session does not know, if a newer view has come
     /// meanwhile, or if a block whose return is not acknowledged lies in a region that is being copied. A newer view
-    /// matters because no operation runs, so that the keeper acknowledges the view at once: a table may then have been
-    /// copied, before its owner was changed, to a memory node that the older view lacks.
+    /// matters because no operation runs, so that the keeper acknowledges the view at once: a block table was then
+    /// possibly copied, before a block's owner was changed in it, to a memory node that the older view lacks.
     pub async fn settle(&self, gate: &SessionGate) -> Option<Vec<BlockRemainder>> {
         let view = &*gate.view();
         self.give_back_again(view).await;
@@ -481,8 +482,8 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn is_settled(&self, view: &View) -> bool {
-        // If the region is being copied, its new replica is not asked, and the table there may have been filled before
-        // the return was executed.
+        // If the region is being copied, the node of its new replica is not asked, and that node possibly got the block
+        // table before the return was executed.
         if self.unconfirmed.borrow().iter().any(|block| view.is_region_frozen(block.region)) {
             return false;
         }
@@ -493,7 +494,7 @@ impl<E: Environment> BlockSource<E> {
         for member in &view.members {
             let asked = self.ask(member.node, BlockRequest::Blocks).await;
             let Ok(NodeReply::Blocks(blocks)) = asked else { return false };
-            // A member that holds no replica of the region any more may still have an old table.
+            // Tables on members that hold no replica of the region any more do not count: they are possibly outdated.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
                 region.is_none_or(|r| r.lies_on(member.node))
@@ -524,7 +525,8 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let node = members[first.wrapping_add(i) % members.len()].node;
-            // Copies for a node lie on that node only, so no other node has a block for them.
+            // Regions for copies of EC-oriented pairs lie on node `owner` only, so no other node has a block for such
+            // copies.
             if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }
@@ -564,9 +566,9 @@ impl<E: Environment> BlockSource<E> {
                     return Err(format!("{node}: {block:?} may yet be freed"));
                 }
                 // The node was not told that this region is frozen, because there are more frozen regions than one
-                // request can name. The table of the region's new replica may have been filled before the grant: then
-                // it does not show the block, and that node would not hear of the block's return either. So the block
-                // is not used now; it is found as a missed block when the change is over.
+                // request can name. The block table of the region's new replica was possibly copied before the grant:
+                // then it does not show the block, and the new replica's node would not hear of the block's return
+                // either. So the block is not used now; it is found as a missed block when the change is over.
                 Ok(NodeReply::Allocated { block })
                     if is_frozen(view, block) && !removed(Mutant::FrozenGrantTaken) =>
                 {
@@ -638,7 +640,7 @@ impl<E: Environment> BlockSource<E> {
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
             Err(error) => {
-                // The next answer may come from another master, which does not know this master's calls.
+                // The next answer possibly comes from another master, which does not know this master's calls.
                 self.calls.borrow_mut().remove(&kind);
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
@@ -753,7 +755,8 @@ fn alloc_request(
 ) -> Option<BlockRequest> {
     let change = view.change.as_ref();
     let regions = change.into_iter().flat_map(|change| &change.regions).map(|r| r.region);
-    // If the node is at an older or newer view, it may be the primary of other regions than this view says.
+    // Frozen regions elsewhere are named, too: a node at an older or newer view is possibly the primary of other
+    // regions than this view says.
     let lies_there =
         |region: &u32| view.regions.get(*region as usize).is_some_and(|r| r.lies_on(node));
     let (here, elsewhere): (Vec<u32>, Vec<u32>) = regions.partition(lies_there);

@@ -11,11 +11,11 @@
 //! half a cache line, and one access to memory finds it. Speculative writes need to be certain of an entry's key and
 //! age; `certainty.rs` stores these separately.
 //!
-//! If there is a switch that may know better ([`HintTrust::LikelyStale`]), a key that would be bypassed gets a doubted
-//! hint instead. The key's own counts are not enough to decide that: a session that has seen a key once does not know
-//! how often others change it. But the session counts, over all keys that it has seen again, how many had changed.
-//! While that share exceeds the threshold, hints of keys that the session has seen before are doubted, until the key
-//! has enough counts of its own.
+//! If a switch possibly knows a newer word of the slot ([`HintTrust::LikelyStale`]), a key that would be bypassed gets
+//! a doubted hint instead. The key's own counts are not enough to decide that: a session that has seen a key once does
+//! not know how often others change it. But the session counts, over all keys that it has seen again, how many had
+//! changed. While that share exceeds the threshold, hints of keys that the session has seen before are doubted, until
+//! the key has enough counts of its own.
 //!
 //! The cache is bounded. When it is full, it evicts a key that was not used after a circulating hand last passed it
 //! (CLOCK).
@@ -212,8 +212,8 @@ impl IndexCache {
         Some(Hint { slot: *slot, word: *word, seen: HintTrust::Unverified })
     }
 
-    /// Counts an access, and returns the key's hint. A bypassed key has no hint; but if `asked` returns true, the
-    /// caller can use doubted hints, and gets the key's hint as a doubted one.
+    /// Counts an access, and returns the key's hint. A bypassed key has no hint, unless the caller can use doubted
+    /// hints: if `asked` returns true, the key's hint is returned as a doubted one.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         let Some(at) = self.find(key.hash()) else {
             self.counters.unknown.add(1);

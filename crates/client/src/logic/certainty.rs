@@ -39,8 +39,8 @@ pub(super) struct CertaintyTable {
 }
 
 impl CertaintyTable {
-    /// Records that the entry at `at`, in a cache table of `places` places, shows where `key` is, and when that was
-    /// seen.
+    /// Records, for the entry at `at` in a cache table of `places` places, whether `seen` makes it certain that the
+    /// entry belongs to `key`, and since which epoch.
     pub fn note(&mut self, at: usize, places: usize, key: &[u8], seen: HintTrust) {
         let certain = match seen {
             HintTrust::FreshSince(epoch) => {
@@ -55,7 +55,8 @@ impl CertaintyTable {
         self.places[at] = certain;
     }
 
-    /// Returns the epoch in which the entry was seen, if the entry certainly belongs to this key.
+    /// Returns the epoch in which the entry was seen, if the entry certainly belongs to this key; otherwise
+    /// [`HintTrust::Unverified`].
     pub fn of(&self, at: usize, key: &[u8]) -> HintTrust {
         match self.places.get(at) {
             Some(EntryCertainty { tag, epoch })
@@ -85,7 +86,8 @@ impl CertaintyTable {
         )
     }
 
-    /// Sets the certainty of an entry that is now at `at`. `before` is the certainty of its place before the resize.
+    /// Sets the certainty of an entry that is now at `at`. `before` is the old item of the place that the entry had
+    /// before the resize.
     pub fn take(&mut self, at: usize, before: Option<&EntryCertainty>) {
         if let Some(certain) = before {
             self.places[at] = *certain;

@@ -1,6 +1,6 @@
 //! The clocks that end the waits of operations.
 //!
-//! An operation may wait for others several times: for the winner of a round, for a block, for a view, and again in the
+//! An operation can wait for others several times: for the winner of a round, for a block, for a view, and again in the
 //! next view. One clock limits all waits of the operation together. It starts with the first wait, so an operation that
 //! never waits reads no clock. A caller can set a deadline instead; then all waits of all operations within it end at
 //! that deadline.

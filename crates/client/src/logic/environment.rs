@@ -24,7 +24,7 @@ pub trait Environment {
     /// Waits very briefly, for `turns` turns of a spin loop, without yielding.
     fn spin(&self, turns: u64);
 
-    /// Sends a request to the control service of a memory node. After an error the request may still take effect,
+    /// Sends a request to the control service of a memory node. After an error the request can still take effect,
     /// unless the error says otherwise ([`RpcError::may_take_effect`]).
     fn ask_node(
         &self,

@@ -44,7 +44,7 @@ fn pass_epochs(gate: &SessionGate, until: u64) {
     }
 }
 
-/// An operation that began early may free an object after a later operation has freed one.
+/// An operation that began early can free an object after a later operation has freed one.
 #[test]
 fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let gate = gate();
@@ -93,7 +93,7 @@ fn what_is_being_marked_is_not_revoked() {
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
-/// A mark passes only with the answer to a question that the keeper asked after the mark.
+/// A mark passes only with the answer to a heartbeat that the keeper sent after the mark was taken.
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();

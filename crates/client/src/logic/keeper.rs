@@ -5,36 +5,37 @@
 //! (`Heartbeat`). It passes the views and epochs of the answers on to the sessions, and tells the master as soon as all
 //! of them have acknowledged a view or an epoch. A [`SessionGate`] connects each session with the keeper.
 //!
-//! A session that waits until it can use memory again names the moment by the number of the last question to the master
-//! ([`SessionGate::mark`]). The answer to a later question gives the newest epoch at the time when the question
+//! A session that waits until it can reuse memory names the moment by the number of the last heartbeat to the master
+//! ([`SessionGate::mark`]). The answer to a later heartbeat gives the newest epoch at the time when that heartbeat
 //! arrived. In every process, all operations that had begun before the mark belong to this epoch or an earlier one. So
 //! when these epochs have passed everywhere, all those operations have ended.
 //!
-//! * The master may hold its answer until it has something new to tell. Meanwhile the keeper may have something to
-//!   tell: a session was opened or fenced, or the newest view has been acknowledged. Then the keeper stops waiting for
-//!   the held answer and asks anew. Nothing is lost with that answer: views are asked for by number, and fenced
-//!   sessions are named in every answer.
-//! * A view comes as its difference to the keeper's newest view. A difference that does not lead to a valid view is
-//!   dropped, and the newest view is asked for as a whole.
-//! * A session gets a view only with an answer to a question that names the session, and only if the answer does not
-//!   say that the session is fenced. The view was known when the question was asked, or comes with the answer. A view
-//!   that comes with the opening of a new session goes only to that session at first. The reason: memory nodes that
-//!   have joined later do not know a session that was fenced, recovered and forgotten, so that session must learn that
-//!   it is fenced before it learns of such a node.
-//! * A session that has left is not named any more, but a question that names it may still be under way and arrive
-//!   after the session's `Close`. Ids are never used twice, so an answer about that session concerns no other one here,
-//!   and the master can ignore a session that it knows has ended.
+//! * The master is allowed to hold its answer until it has something new to tell. If the keeper has something to tell
+//!   meanwhile (a session was opened or fenced, or the newest view has been acknowledged), it stops waiting for the
+//!   held answer and sends another heartbeat. Nothing is lost with the held answer: heartbeats ask for views by number,
+//!   and every answer names the fenced sessions.
+//! * A view comes as its difference to the keeper's newest view. The keeper drops a difference that does not lead to a
+//!   valid view, and asks for the newest view as a whole.
+//! * A session gets a view only with an answer to a heartbeat that names the session, and only if the answer does not
+//!   say that the session is fenced. The keeper knew the view when it sent the heartbeat, or the answer brings the
+//!   view. A view that comes with the opening of a new session goes only to that session at first. The reason: memory
+//!   nodes that have joined later do not know a session that was fenced, recovered and forgotten, so that session must
+//!   learn that it is fenced before it learns of such a node.
+//! * A session that has left is not named any more, but a heartbeat that names it can still be under way and arrive
+//!   after the session's `Close`. Ids are never used twice, so an answer about that session concerns no other session
+//!   of this process, and the master can ignore a session that it knows has ended.
 //! * When some session of the cluster is short of memory, the master's answers contain a call for memory. The keeper
 //!   then hands on some of the blocks that sessions have offered ([`hand_on`](super::BlockOffers::hand_on)), before the
-//!   next question, and repeats that until the master has acknowledged them.
-//! * If the master answers at once, it is asked every [`KeeperTiming::pace`]; if it does not answer, ever more rarely,
-//!   down to once per [`KeeperTiming::last_retry`]. The keeper never ends a session because time has passed.
+//!   next heartbeat, and repeats that until the master has acknowledged them.
+//! * If the master answers at once, the keeper sends a heartbeat every [`KeeperTiming::pace`]; if the master does not
+//!   answer, ever more rarely, down to once per [`KeeperTiming::last_retry`]. The keeper never ends a session because
+//!   time has passed.
 //!
-//! * The lease of a session is valid for nine tenths of its length ([`usable_lease`]). It begins when the keeper asked
-//!   the question that named the session and was answered; or at the *contact*, if that is earlier. The contact is the
+//! * The lease of a session is valid for nine tenths of its length ([`usable_lease`]). It begins when the keeper sent
+//!   the heartbeat that named the session and was answered; or at the *contact*, if that is earlier. The contact is the
 //!   latest time such that more than half of the memory nodes have received an answer of the master given after it, and
 //!   barred no member when they reported that. The master waits for a whole lease, from the moment at which the
-//!   question arrived, so the speeds of the two clocks may differ by a tenth.
+//!   heartbeat arrived, so the speeds of the two clocks are allowed to differ by a tenth.
 //!
 //! The keeper waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] can be dropped at any
 //! point; another one continues its work.
@@ -60,8 +61,8 @@ use super::SessionGate;
 /// First and longest pause between checks whether all sessions have acknowledged a view.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Limit of questions whose epochs are remembered until they have passed. If there are more, the oldest question is
-/// forgotten, and its marks pass with a later question.
+/// Limit of heartbeats whose epochs are remembered until these have passed. If there are more, the oldest heartbeat is
+/// forgotten, and its marks pass with a later one.
 const MAX_MARKS: usize = 256;
 /// Limit of waits for the offers of sessions that look for memory themselves. After that, the keeper acknowledges a
 /// call without these offers.
@@ -73,10 +74,10 @@ pub struct KeeperTiming {
     /// Longest wait for an answer. The master holds an answer back for up to a quarter of the lease, which is less than
     /// this wait.
     pub deadline: Duration,
-    /// Time between two questions, if there is nothing to tell and the master does not hold its answers.
+    /// Time between two heartbeats, if there is nothing to tell and the master does not hold its answers.
     pub pace: Duration,
-    /// Shortest time between two questions when sessions come and go. Limited because held questions take up room in
-    /// the master.
+    /// Shortest time between two heartbeats when sessions come and go. It is limited because heartbeats with held
+    /// answers take up room in the master.
     pub gap: Duration,
     /// First pause before a master that does not answer is asked again.
     pub first_retry: Duration,
@@ -102,7 +103,7 @@ pub fn usable_lease(lease: Duration) -> Duration {
     lease - lease / 10
 }
 
-/// Returns the end of a session's lease, if the master was asked at `asked_at`, and the lease began `behind_ms`
+/// Returns the end of a session's lease, if the request for it was sent at `asked_at`, and the lease began `behind_ms`
 /// milliseconds before that.
 pub fn lease_end(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
     let until = asked_at.saturating_add(usable_lease(Duration::from_millis(lease_ms)));
@@ -129,7 +130,7 @@ pub trait KeeperEnvironment {
 #[derive(Debug)]
 pub struct Keeper {
     state: Mutex<KeeperState>,
-    /// Wakes [`Keeper::keep`] when a session was added, or when a session wants a question to be asked.
+    /// Wakes [`Keeper::keep`] when a session was added, or when a session wants a heartbeat to be sent.
     changed: Arc<AtomicWaker>,
 }
 
@@ -140,29 +141,29 @@ struct KeeperState {
     longest: KeeperTiming,
     view: Arc<View>,
     gates: Vec<Arc<SessionGate>>,
-    /// Counter of changes to the list of sessions that the master should hear of soon.
+    /// Counter of those changes to the list of sessions of which the master should hear soon.
     changes: u64,
     epochs: ClusterEpochs,
-    /// Number of questions (heartbeats) that the keeper has sent to the master.
+    /// Number of heartbeats that the keeper has sent to the master.
     asked: u64,
-    /// Questions whose epochs have not passed yet, and the last question whose epoch has passed; see
-    /// [`tell_passed`](super::SessionMarks::tell_passed). `settled` has the same for settled epochs.
+    /// Heartbeats whose epochs have not passed yet, and the last heartbeat whose epoch has passed (`passed`) or is
+    /// settled (`settled`); see [`tell_passed`](super::SessionMarks::tell_passed).
     passed: QuestionEpochs,
     settled: QuestionEpochs,
     /// The number of the last call for memory that the keeper has acknowledged.
     acked: u64,
-    /// The number of the call that is not acknowledged yet, and how often the keeper has waited for sessions to offer
-    /// blocks for it.
+    /// The number of the call for memory that is not acknowledged yet, and how often the keeper has waited for sessions
+    /// to offer blocks for it.
     waited_for_offers: (u64, u32),
     /// Whether a difference did not lead from `view` to a valid view, so that the next view has to come as a whole.
     wants_whole: bool,
 }
 
-/// Questions to the master, each with the newest epoch at the time when it arrived there.
+/// Heartbeats to the master, each with the newest epoch at the time when it arrived there.
 #[derive(Debug, Default)]
 struct QuestionEpochs {
     waiting: VecDeque<(u64, u64)>,
-    /// The number of the last question whose epoch has passed.
+    /// The number of the last heartbeat whose epoch has passed.
     over: u64,
 }
 
@@ -174,7 +175,7 @@ impl QuestionEpochs {
         self.waiting.push_back((question, epoch));
     }
 
-    /// Removes all questions with epochs before `until`. Returns the last question whose epoch has passed.
+    /// Removes all heartbeats with epochs before `until`. Returns the last heartbeat whose epoch has passed.
     fn pass(&mut self, until: u64) -> u64 {
         let until = if removed(Mutant::EpochsPassEarly) { until + 1 } else { until };
         while let Some((question, _)) = self.waiting.front().filter(|(_, epoch)| *epoch < until) {
@@ -185,20 +186,21 @@ impl QuestionEpochs {
     }
 }
 
-/// The content of a question to the master, as far as the keeper needs it later.
+/// The content of a heartbeat to the master, as far as the keeper needs it later.
 struct SentHeartbeat {
     changes: u64,
-    /// The number of the view that all sessions had acknowledged when the question was sent; 0 for none.
+    /// The number of the keeper's newest view, if all sessions had acknowledged it when the heartbeat was sent;
+    /// otherwise 0.
     acknowledged: u64,
-    /// The epoch before which no session's operations were pinned when the question was sent.
+    /// The epoch before which no session's operations were pinned when the heartbeat was sent.
     pinned_in: u64,
-    /// The number of the question; and whether some session waited for epochs to pass.
+    /// The number of the heartbeat; and whether some session waited for epochs to pass.
     question: u64,
     reclaims: bool,
     acked: u64,
-    /// The newest view that the keeper knew when it sent the question.
+    /// The newest view that the keeper knew when it sent the heartbeat.
     view: Arc<View>,
-    /// The sessions that the question named, and the time when it was asked.
+    /// The sessions that the heartbeat named, and the time when it was sent.
     named: Vec<ClientId>,
     at: Duration,
 }
@@ -233,7 +235,7 @@ impl Keeper {
         self.state().timing
     }
 
-    /// Adapts the keeper's waiting times to a lease that the master has told.
+    /// Adapts the keeper's waiting times to a lease of which the master has told.
     pub fn follow_lease(&self, lease_ms: u64) {
         self.state().follow_lease(lease_ms);
     }
@@ -265,7 +267,7 @@ impl Keeper {
     /// Removes a session that ends, so that heartbeats do not name it any more. Must be called before the master hears
     /// of the end.
     pub fn close(&self, client: ClientId) {
-        // Removing the session causes no question, because the session itself tells the master.
+        // Removing the session causes no heartbeat, because the session itself tells the master.
         self.state().gates.retain(|gate| gate.client() != client);
     }
 
@@ -288,8 +290,8 @@ impl Keeper {
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
             let mut pace = pin!(outside.sleep(pace));
             let mut paced = false;
-            // The pause runs concurrently with the question, so it is over when an answer arrives that the master has
-            // held back.
+            // The pause runs concurrently with the wait for the answer, so it is over when an answer arrives that the
+            // master has held back.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
                 match asking.as_mut().poll(context) {
@@ -299,8 +301,8 @@ impl Keeper {
             });
             let Some(reply) = reply.await else { continue };
             match self.take(&told, reply, &mut broken, &mut called) {
-                // Most sessions acknowledge the new view or epoch at once, so after a short wait one question can
-                // report all of them.
+                // Most sessions acknowledge the new view or epoch at once, so after a short wait one heartbeat can
+                // report all these sessions.
                 Some(HeartbeatNews::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
@@ -319,9 +321,9 @@ impl Keeper {
     }
 
     /// Hands on the blocks for which sessions have no use and, once for each call for memory, a part of the offered
-    /// ones. When the master knows of all of them, the call is acknowledged. Returns whether it is. Waits, for a
-    /// limited time, for a session that looks for memory itself, because that session offers what it does not need when
-    /// it is done.
+    /// ones. The call is acknowledged when the master knows of all these blocks. Returns whether it is acknowledged.
+    /// Waits, for a limited time, for a session that looks for memory itself, because that session offers what it does
+    /// not need when it is done.
     async fn hand_on(&self, called: u64, outside: &impl KeeperEnvironment) -> bool {
         let (call, waits, gates): (u64, bool, Vec<Arc<SessionGate>>) = {
             let mut state = self.state();
@@ -387,8 +389,8 @@ impl Keeper {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
-        // The number is set before the question is sent, so that a session that takes a mark from now on waits for a
-        // later question.
+        // The number is set before the heartbeat is sent, so that a session that takes a mark from now on waits for a
+        // later one.
         state.open().for_each(|gate| gate.questions.asks(question));
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
@@ -421,8 +423,8 @@ impl Keeper {
         (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
-    /// Waits until there is more to tell the master than the last question told: soon after a session was opened or
-    /// wants a question to be asked, and when all sessions have acknowledged the newest view and epoch.
+    /// Waits until there is more to tell the master than the last heartbeat told: soon after a session was opened or
+    /// wants a heartbeat to be sent, and when all sessions have acknowledged the newest view and epoch.
     async fn more_to_tell(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
@@ -438,7 +440,7 @@ impl Keeper {
         select(changed, pin!(self.acknowledgement(told, outside))).await;
     }
 
-    /// Waits until all sessions have acknowledged a newer view or epoch than the last question reported.
+    /// Waits until all sessions have acknowledged a newer view or epoch than the last heartbeat reported.
     async fn acknowledgement(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         // This needs no waker: newer views are put into the state by this task itself, or come with a new session,
         // which changes the list.
@@ -545,8 +547,8 @@ impl KeeperState {
             passed: epochs.passed.max(known.passed),
             settled: epochs.settled.max(known.settled),
         };
-        // A master that was replaced and does not know it may name too old an epoch: operations that run now may have
-        // begun in a later epoch than its newest.
+        // A master that was replaced and does not know that can name too old an epoch: operations that run now have
+        // possibly begun in a later epoch than the newest that this master knows.
         let mark = mark.max(known.newest);
         self.passed.push(question, mark);
         self.settled.push(question, mark);
@@ -567,8 +569,8 @@ impl KeeperState {
         let number = update.number();
         let is_whole = matches!(update, ViewUpdate::Whole(_));
         self.wants_whole &= !is_whole;
-        // A newly opened session may have brought a newer view than the one that the question named. The difference
-        // then begins at an older view; the next answer will begin at the newer one.
+        // A newly opened session has possibly brought a newer view than the one that the heartbeat named. The
+        // difference then begins at an older view than the keeper's; the next difference will begin at the newer one.
         let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
         if number <= self.view.number || is_late {
             return false;
@@ -595,7 +597,7 @@ impl KeeperState {
         view.check().map(|()| view)
     }
 
-    /// Publishes the view to the sessions that the question named, unless they are fenced.
+    /// Publishes the view to the sessions that the heartbeat named, unless they are fenced.
     fn show(&self, view: &Arc<View>, named: &[ClientId]) {
         let named = self.open().filter(|gate| named.contains(&gate.client()));
         named.for_each(|gate| gate.publish_view(view));

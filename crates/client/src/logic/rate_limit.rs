@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fusee_core::data::Promotion;
 
-/// Time for which allowance is saved up that is not used.
+/// Longest time for which unused allowance is saved up.
 const SAVED: Duration = Duration::from_secs(1);
 /// Limit of keys whose reads are counted in one time window. Reads of other keys are not counted before the next
 /// window.

@@ -187,7 +187,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self.redundancy
     }
 
-    /// Returns the costs of the session's operations so far.
+    /// Returns the sums over the session's operations so far: their numbers, phases, verbs and bytes.
     pub fn stats(&self) -> Stats {
         self.store().stats()
     }
@@ -372,7 +372,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.put_by(key, value, self.redundancy.placement(value.len()))
     }
 
-    /// Puts a key by options.
+    /// Puts a key by options: under a condition, or with a redundancy of its own.
     pub async fn put_with(
         &self,
         key: &[u8],

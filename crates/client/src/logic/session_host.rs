@@ -1,11 +1,11 @@
-//! The host of a session's operations, which `fusee-core` requires for waits, blocks, views, epochs and reports.
+//! The surroundings of a session's operations: implements the traits of [`fusee_core::host`], by which the operations
+//! wait, get blocks, views and epochs, and report.
 //!
 //! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread may
 //! have been preempted. So the loser first spins, then yields the processor, and then sleeps, at most a millisecond at
 //! a time.
 //!
-//! Every wait of an operation is limited by the operation's own [clock](super::clock), even if newer views or useless
-//! answers arrive.
+//! The operation's own [clock](super::clock) limits all of its waits, even if newer views or useless answers arrive.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -43,10 +43,10 @@ const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Time for which a running request for a block is still awaited after a newer view has arrived: if the operation
-/// stopped waiting, the block that is granted then would be of no use.
+/// stopped waiting at once, a block that is granted a moment later would be of no use.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
 /// First and longest wait for blocks that other sessions hand on, before all nodes are asked again. A call for memory
-/// takes two questions of the keepers to the master, mostly a few milliseconds.
+/// takes two heartbeats of the keepers to the master, mostly a few milliseconds.
 const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// Deadline of a request to the master to split a full subtable.
@@ -204,8 +204,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(give_up_timer)).await {
-            // Waiting for a call or for a newer view takes a while, and other sessions wait for pinned operations. So
-            // this function returns, and the caller unpins the operation before it waits.
+            // Waiting for a call for memory or for a newer view takes a while, and other sessions wait for pinned
+            // operations. So this function returns, and its caller unpins the operation before it waits.
             Either::Left((Err(Error::Allocation { .. }), _))
                 if beside.is_none() && self.blocks.awaits_call(kind) =>
             {
@@ -288,13 +288,13 @@ impl<E: Environment> Views for SessionHost<E> {
         } else {
             (SPLIT_AGAIN, SPLIT_DEADLINE)
         };
-        // A refusal is final if it is the first answer, or follows another refusal.
+        // The master's refusal to split is final if it is the first answer, or follows another refusal.
         let mut is_final = true;
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return IndexGrowthAnswer::GaveUp;
         };
-        // The request is repeated, because a master can forget it: another master leads now, or a memory node had no
-        // room after all.
+        // The request is repeated, because it can get lost: if another master leads now, or a memory node had no room
+        // after all.
         while !self.gate.is_expelled() {
             let left = end.saturating_sub(self.env.now()).min(self.left().unwrap_or_default());
             if left.is_zero() {
@@ -330,7 +330,7 @@ impl<E: Environment> Views for SessionHost<E> {
         }
         let client = self.blocks.client();
         let lease = self.gate.lease.longest();
-        // This wait is limited, because the requests for bars take up to a quarter of a lease.
+        // The operation's clock limits this wait, because the requests for bars take up to a quarter of a lease.
         let asking = self.bars.bar(&*self.env, client, node, view, lease);
         let patience = self.env.sleep(self.left()?);
         match select(pin!(asking), pin!(patience)).await {

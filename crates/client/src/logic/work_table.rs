@@ -12,17 +12,17 @@
 //!   word. Then the set takes effect after the get has begun and before the get ends.
 //! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It takes its
 //!   leader's value if the leader has found, or put, the same word in the same slot. No slot word recurs within a
-//!   quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair to which it led the leader.
-//! * Sets wait for a running set. When that ends, the last waiting set leads, and absorbs the other waiting sets of its
-//!   kind: they take effect right before it, and have the same result. INSERT, DELETE and Moves run alone.
+//!   quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair that the leader has found or put.
+//! * Sets wait for a running set. When the running set ends, the last waiting set leads, and absorbs the other waiting
+//!   sets of its kind: these take effect right before it, and have the same result. INSERT, DELETE and Moves run alone.
 //!
 //! In a relaxed table, as in the paper, a get takes the result of an earlier get, or the value of a set at once,
 //! whether or not the set ever takes effect; a write waits for a running get; of two writes or Moves the later one
 //! fails.
 //!
-//! A leader may fail, be dropped half-way, or not be polled. Its [`LeaderRole`] passes its result to the followers, or
-//! tells them by its drop that there is none; and a follower waits for a limited time, after which it runs alone. So no
-//! request waits for ever, and a follower that runs alone no longer depends on its leader.
+//! A leader can fail, be dropped half-way, or not be polled. Its [`LeaderRole`] passes the result to the followers, or
+//! tells them by its drop that there is no result; and a follower waits for a limited time, after which it runs alone.
+//! So no request waits for ever, and a follower that runs alone no longer depends on its leader.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -75,8 +75,8 @@ struct LeaderEntry {
     landing: LeaderResult,
 }
 
-/// The kind of a set. A set absorbs only sets of its own kind: another set could fail where it succeeds, or could give
-/// the pair a redundancy that the absorbing set would then keep.
+/// The kind of a set. A set absorbs only sets of its own kind: a set of another kind could fail where the absorbing set
+/// succeeds, or could give the pair a redundancy that the absorbing set would then keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetKind {
     /// The opcode of the set.
@@ -118,9 +118,10 @@ impl LeaderPair {
         self.value.as_deref()
     }
 
-    /// Returns whether a slot that shows `word`, READ in `epoch` or the next one, leads to this pair.
+    /// Returns whether a slot that shows `word`, and was READ in `epoch` or the next epoch, leads to this pair.
     pub fn is_shown_by(&self, slot: SlotRef, word: Slot, epoch: u64) -> bool {
-        // The window is shorter, because an object of an EC-oriented pair has several slot words during its life.
+        // The window of epochs within which no slot word recurs is shorter here, because an object of an EC-oriented
+        // pair has several slot words during its life.
         let window = WINDOW_EPOCHS / u64::from(Slot::TURNS);
         let is_young = epoch.saturating_sub(self.epoch) + 1 < window;
         let place = self.place.filter(|_| is_young);
@@ -432,8 +433,8 @@ impl LeaderRole {
         }
     }
 
-    /// Lands a set that has ended. `result` contains the slot in which the set's word has replaced the old word, or
-    /// `None` if the set has replaced no word.
+    /// Ends a set, and passes its result to its followers. `result` contains the slot in which the set's word has
+    /// replaced the old word, or `None` if the set has replaced no word.
     pub fn land_set(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
@@ -447,8 +448,8 @@ impl LeaderRole {
         }
         match result {
             // If the set has not posted a commit itself, a view change has committed its word, possibly before a riding
-            // get began; another write may have replaced the word since. So only a set that has posted a commit passes
-            // its value on.
+            // get began; another write has possibly replaced the word since. So only a set that has posted a commit
+            // passes its value on.
             Ok(Some(place))
                 if self.has_committed.get() || removed(Mutant::GetBelievesSettledSet) =>
             {

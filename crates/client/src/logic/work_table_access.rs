@@ -162,7 +162,7 @@ impl WorkTableAccess {
     }
 }
 
-/// Searches for a key, and lands the search as a leader if it has that role.
+/// Searches for a key. If the search leads, passes its result to its followers.
 async fn get_alone<F: Fabric, E: Environment, R>(
     cached: &CachedStore<F, E>,
     key: Key<'_>,

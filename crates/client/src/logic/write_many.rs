@@ -1,8 +1,8 @@
 //! Many writes in one call. Each write has its own result and takes effect separately; writes of one key take effect in
 //! their order.
 //!
-//! * Over a network the writes run concurrently. Everything that is posted between two turns of a session is sent
-//!   together, so that phases of many writes take as long as one.
+//! * Over a network the writes run concurrently. The session sends together what all of them have posted, so that a
+//!   phase of many writes takes as long as a phase of one.
 //! * Over shared memory, where a phase takes no longer than a function call, the writes run one after the other. The
 //!   memory that a group of writes will read is prefetched before the first of them.
 
@@ -40,8 +40,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Checks whether the next one of many writes is allowed to begin. A fenced session begins nothing. Nor does a
-    /// session that has left a write half-way, because other sessions may wait for that write: the session is to be
-    /// dropped, and then fenced, as soon as the call has ended.
+    /// session that has left a write half-way, because other sessions possibly wait for that write: the session is to
+    /// be dropped, and then fenced, as soon as the call has ended.
     fn check_may_begin(&self) -> Result<(), Error> {
         if self.gate().is_expelled() || self.store().needs_recovery() {
             Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied })

@@ -8,11 +8,11 @@
 //! *Cost*: a survey reads 1/512 of the memory that has owners, and four bytes for every block.
 //!
 //! *Limits*: an object that was allocated before and whose free bit is not set may be in use or not; a survey cannot
-//! tell. An open session has collected free bits, and only that session knows which objects it may allocate again. Up
-//! to 63 freed objects wait in a session until their bits are set; if the session dies, or is idle for long, some bits
-//! are never set. Only a search of the whole index would tell.
+//! tell. An open session has collected free bits, and only that session knows which objects it is allowed to allocate
+//! again. Up to 63 freed objects wait in a session until their bits are set; if the session dies, or is idle for long,
+//! some bits are never set. Only a search of the whole index would tell.
 //!
-//! A part is read again if the view moved the primary of one of its regions while it was read.
+//! A group of blocks is read again if a newer view moved the primary of one of its regions meanwhile.
 
 pub(crate) mod pairs;
 mod read;
@@ -66,7 +66,7 @@ pub enum SurveyError {
     Moving,
 }
 
-/// Asks the master for the sessions that may own blocks.
+/// Asks the master for the sessions that possibly own blocks, and for the orphaned blocks.
 pub(crate) fn owners(shared: &ClientContext) -> Result<BlockOwners, ConnectError> {
     let master = shared.master.clone();
     match shared.wait(async move { master.call(MasterRequest::Owners).await })? {

@@ -1,8 +1,8 @@
 //! The pairs of a cluster as the index shows them, for redundancy changes of many pairs.
 //!
 //! The search READs the subtables one after the other, from their primaries, and the block tables. Other sessions write
-//! meanwhile: a pair that is being written may be missing, or be reported as it was before. So the result is a list of
-//! guesses, and each is verified when it is used.
+//! meanwhile: a pair that is being written is possibly missing, or reported as it was before. So the result is a list
+//! of guesses, and each is verified when it is used.
 //!
 //! *Age of a pair*: accesses are not counted across clients. But a value is never overwritten in place: an update
 //! writes another object, in a block that its session is using. So a value in an old block was not written recently.

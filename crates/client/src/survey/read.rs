@@ -5,7 +5,7 @@
 //! in one READ. A phase fetches at most about [`PHASE_BYTES`], so the reader's memory does not grow with the cluster;
 //! the result grows by a few bytes for every owner.
 //!
-//! Other sessions write meanwhile. An invalid header may just have been written, so it is read once more before it is
+//! Other sessions write meanwhile. An invalid header was possibly being written, so it is read once more before it is
 //! counted as unreadable. Everything is checked (classes, owners and bits), and whatever is invalid is counted.
 
 use std::collections::BTreeMap;

@@ -82,7 +82,7 @@ impl NodeMemory {
 }
 
 /// The memory of one size class. An object of the class has its free bit set, or was never allocated, or neither: then
-/// it is in use, or its block's owner may allocate it again.
+/// it is in use, or its block's owner is allowed to allocate it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassMemory {
     /// The size class.

@@ -26,21 +26,21 @@ impl<E: Environment> BlockSource<E> {
     ) -> Option<BlockGrant> {
         let gift = self.take_orphan(class, redundancy, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
-        // Memory is possibly left of which the master does not know: another session may have returned the offered
-        // block to the pool, and this session may have got it from there.
+        // Memory is possibly left of which the master does not know: another session has possibly returned the offered
+        // block to the pool, and this session has got it from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
         if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
-        // The tables may already name this session, because it has owned the block before, or because an earlier
-        // attempt to take it over has taken effect.
+        // The tables possibly already name this session as owner, because it has owned the block before, or because an
+        // earlier attempt to take it over has taken effect.
         let once = orphan.owner != self.client && !self.adopting.borrow().contains_key(&block);
         if !once && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
-            // Another session may have taken the block over and returned it, and the pool may have granted it to a
-            // running request of this session: the tables would look the same as after a takeover. So the master keeps
-            // the block. Conversely, no request asks the pool while a takeover is running that the tables may already
-            // show (`taking_back`).
+            // Another session has possibly taken the block over and returned it, and the pool has granted it to a
+            // running request of this session: the tables would look the same as after a takeover. So this session does
+            // not take the block over. Conversely, no request asks the pool while a takeover is running that the tables
+            // possibly already show (`taking_back`).
             return None;
         }
         let _ends = (!once).then(|| RunningCountGuard::begin(&self.taking_back));
@@ -167,9 +167,9 @@ impl<E: Environment> BlockSource<E> {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
                 // A first attempt that was refused has had no effect anywhere. After an earlier attempt, or if the
-                // block was the session's own before, the refusal proves that only if it names another owner: otherwise
-                // the primary may have been restarted, or may refuse, because of the previous owner, a request that it
-                // has already executed.
+                // block was the session's own before, the refusal proves this only if it names another owner: otherwise
+                // the primary was possibly restarted, or refuses, because of the previous owner, a request that it has
+                // already executed.
                 let is_anothers = match other {
                     NodeReply::Refused(NodeRefusal::NotOwner { owner }) => owner != self.client,
                     _ => false,

@@ -41,8 +41,8 @@ impl Drop for NumberedRequest<'_> {
     }
 }
 
-/// The running return of a block. If it is dropped before all nodes have acknowledged the return, the tables may still
-/// name the session.
+/// The running return of a block. If it is dropped before all nodes have acknowledged the return, the block tables
+/// possibly still name the session.
 pub(super) struct BlockReturn<'r> {
     returning: &'r RefCell<BTreeSet<BlockId>>,
     missed: &'r Cell<bool>,

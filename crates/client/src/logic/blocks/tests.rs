@@ -31,8 +31,8 @@ struct BlockTestEnvironment {
     forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
-    /// Whether the master says that no session has memory; and whether the master does not answer requests for orphaned
-    /// blocks.
+    /// Whether the master says that no session has memory that can become free; and whether the master does not answer
+    /// requests for orphaned blocks.
     exhausted: Cell<bool>,
     hides_orphans: Cell<bool>,
     /// Whether node 0 has been restarted, and knows no block.
@@ -229,8 +229,8 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
-    // The block is not free on node 0 either: node 1 may still name the session, and the next owner could not be
-    // recorded there.
+    // The block is not free on node 0 either: node 1 possibly still names the session, and would then refuse to record
+    // the next owner.
     assert_eq!(env.owner.get(), ClientId(7));
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
@@ -290,8 +290,8 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
         let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
-        // While the first request runs, the tables may show the block that it is about to get, so the second request
-        // must not take that block.
+        // While the first request runs, the tables can show the block that this request is about to get, so the second
+        // request must not take that block.
         env.mute.set(false);
         assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     }
@@ -375,8 +375,8 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
 }
 
 /// The master gives a block back to the session that handed it on. At that moment the block's memory node restarts, so
-/// the first request is refused. Later the session finds that the tables name it: the block has the objects that the
-/// session left in it.
+/// the first request is refused. Later the session finds that the tables name the session: the block has the objects
+/// that the session left in it.
 #[test]
 fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {
     let env = BlockTestEnvironment::new();
@@ -422,8 +422,8 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
-/// While a leaving session waits for the answer of a memory node, the keeper acknowledges a newer view. Then a table
-/// may have been copied meanwhile, so the session does not leave in order.
+/// While a leaving session waits for the answer of a memory node, the keeper acknowledges a newer view. A table was
+/// then possibly copied meanwhile, so the session does not leave in order.
 #[test]
 fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     let env = BlockTestEnvironment::new();
@@ -450,8 +450,8 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     }
 }
 
-/// The answer to a return was lost. The region's table may have been copied, before the return was executed, to a
-/// memory node that holds no replica yet and would still name the session.
+/// The answer to a return was lost. The region's table was possibly copied, before the return was executed, to a memory
+/// node that holds no replica yet and would still name the session.
 #[test]
 fn a_session_that_leaves_while_a_region_is_copied_is_left_to_recovery() {
     let env = BlockTestEnvironment::new();
@@ -507,7 +507,7 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
 
 /// While a block is being returned, its node has executed the return but not acknowledged it, and grants the block
 /// again. In the end the tables name the session, so the session must not forget the block, even if it searches for
-/// missed blocks between (`meanwhile`).
+/// missed blocks before the return is acknowledged (`meanwhile`).
 fn check_found_after_return(meanwhile: bool) {
     let env = BlockTestEnvironment::new();
     env.silent.set(false);
@@ -612,8 +612,8 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }
 
-/// The operation returns and asks again later, because other sessions wait for pinned operations. Newer views do not
-/// postpone the end of its wait.
+/// A request that finds no block returns `Later` at once, so that the operation waits without a pin: other sessions
+/// wait for pinned operations. It fails when the operation's own clock has run out, also in a newer view.
 #[test]
 fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();

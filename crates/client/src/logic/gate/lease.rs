@@ -10,7 +10,7 @@ use crate::sync::AtomicU64;
 pub struct Lease {
     /// The end of the lease by the session's clock, in nanoseconds; `u64::MAX` if it never ends.
     heard_until_ns: AtomicU64,
-    /// The longest lease that a master has told this session.
+    /// Length of the longest lease of which a master has told this session, in nanoseconds.
     longest_ns: AtomicU64,
 }
 
@@ -29,17 +29,17 @@ impl Lease {
         self.heard_until_ns.store(nanos(until), Relaxed);
     }
 
-    /// Records the length of a lease that a master has told.
+    /// Records the length of a lease of which a master has told the session.
     pub fn publish(&self, lease: Duration) {
         self.longest_ns.fetch_max(nanos(lease), Relaxed);
     }
 
-    /// Returns, to the session, the longest lease that a master has told the session.
+    /// Returns, to the session, the longest lease of which a master has told the session.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.load(Relaxed))
     }
 
-    /// Extends the lease, for the keeper, after the master has heard of the session.
+    /// Extends the lease, on behalf of the keeper, after the master has heard of the session.
     pub fn extend(&self, until: Duration) {
         // Relaxed suffices: an operation that does not see the new end yet asks the memory nodes instead.
         self.heard_until_ns.fetch_max(nanos(until), Relaxed);

@@ -30,15 +30,15 @@ pub(super) struct GateEpochs {
     /// The newest epoch that the keeper has published.
     epoch: AtomicU64,
     local_epoch: AtomicU64,
-    /// A local epoch that every operation which begins from now on has seen; the local epochs of all other operations
-    /// are visible to the keeper. Used by the keeper alone.
+    /// The local epoch for which the keeper last passed its barrier: operations that begin from now on see this local
+    /// epoch, and the keeper sees the local epochs of all other operations. Used by the keeper alone.
     seen_by_all: AtomicU64,
     /// The local epoch in which the oldest running operation is pinned, or `IDLE`.
     oldest: AtomicU64,
     suspended: AtomicUsize,
 }
 
-/// The view and epoch of the newest local epoch, and the numbers of those of earlier local epochs.
+/// The view and epoch of the newest local epoch, and the numbers of the views and epochs of earlier local epochs.
 #[derive(Debug)]
 pub(super) struct KnownLocalEpochs {
     pub view: Arc<View>,
@@ -66,8 +66,8 @@ pub(super) struct PinnedLocalEpochs {
 
 impl KnownLocalEpochs {
     /// Returns a local epoch with its view and epoch. For a forgotten local epoch, returns the oldest known one: no
-    /// operation is pinned in a forgotten local epoch, except for one that is about to find that this is not the newest
-    /// any more.
+    /// operation is pinned in a forgotten local epoch, except for an operation that is about to find that its local
+    /// epoch is not the newest any more.
     pub fn at(&self, local_epoch: u64) -> LocalEpoch {
         let known = self.local_epochs.iter().rev().find(|known| known.number <= local_epoch);
         *known.unwrap_or(&self.local_epochs[0])
@@ -103,7 +103,7 @@ impl GateEpochs {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes, for the session, the local epochs in which its operations are pinned.
+    /// Publishes, on behalf of the session, the local epochs in which its operations are pinned.
     #[inline]
     pub fn publish(&self, pinned: PinnedOperations) {
         if self.suspended.load(Relaxed) != pinned.suspended {
@@ -133,7 +133,7 @@ impl GateEpochs {
         self.epoch.load(SeqCst)
     }
 
-    /// Publishes a view, for the keeper. Returns whether the view is newer than the one published before.
+    /// Publishes a view, on behalf of the keeper. Returns whether the view is newer than the one published before.
     pub fn publish_view(&self, view: &Arc<View>) -> bool {
         let mut newest = self.newest();
         if newest.view.number >= view.number {
@@ -145,7 +145,7 @@ impl GateEpochs {
         true
     }
 
-    /// Publishes an epoch, for the keeper.
+    /// Publishes an epoch, on behalf of the keeper.
     pub fn publish_epoch(&self, epoch: u64) {
         let mut newest = self.newest();
         if newest.epoch < epoch {
@@ -155,8 +155,8 @@ impl GateEpochs {
         }
     }
 
-    /// Begins the next local epoch. The number of a view is stored last. So a session that loads the number also finds
-    /// the view.
+    /// Begins the next local epoch. Its number is stored last, so a session that loads this number also finds the view
+    /// and the epoch.
     fn next(&self, newest: &mut KnownLocalEpochs) {
         let number = self.local_epoch.load(SeqCst) + 1;
         let local_epoch = LocalEpoch { number, view: newest.view.number, epoch: newest.epoch };

@@ -1,26 +1,27 @@
-//! Marks of a session, and the keeper's questions to the master, by which the session learns that marks have passed.
+//! Marks of a session, and the keeper's heartbeats to the master, whose answers tell that marks have passed.
 //!
-//! A *mark* is the number of the last question that the keeper had asked at some moment. The answer to a later question
-//! contains an epoch; when all operations up to that epoch have ended everywhere, all operations that had begun before
-//! the mark have ended.
+//! The keeper numbers its heartbeats. A *mark* is the number of the last heartbeat that it had sent at some moment. The
+//! answer to a later heartbeat contains an epoch; when all operations of this and earlier epochs have ended in all
+//! sessions, all operations that had begun before the mark have ended.
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::sync::AtomicU64;
 
-/// The keeper's questions to the master, and the questions for which the session waits.
+/// The numbers of the keeper's heartbeats: of the last one, of those for which the session waits, and of those that
+/// have passed.
 #[derive(Debug)]
 pub struct SessionMarks {
-    /// The number of the keeper's last question to the master.
+    /// The number of the keeper's last heartbeat to the master.
     asked: AtomicU64,
-    /// The numbers of the questions for which the session waits: until all operations that began before the question
+    /// The numbers of the heartbeats for which the session waits: until all operations that began before the heartbeat
     /// have ended (`awaits`), or until, in addition, the free bits of all objects that they freed are set, except for
-    /// those that never will be (`awaits_settled`).
+    /// bits that will never be set (`awaits_settled`).
     awaits: AtomicU64,
     awaits_settled: AtomicU64,
-    /// The number of the question before which all operations that had begun have ended, in all sessions (`passed`);
-    /// and for which, in addition, the free bits of all objects that they freed are set, except for those that never
-    /// will be (`settled`).
+    /// The number of the latest heartbeat such that all operations of all sessions that had begun before it have ended
+    /// (`passed`); and of the latest one such that, in addition, the free bits of all objects that they freed are set,
+    /// except for bits that will never be set (`settled`).
     passed: AtomicU64,
     settled: AtomicU64,
     /// An epoch before which no operation of any session runs any more.
@@ -39,7 +40,8 @@ impl SessionMarks {
         }
     }
 
-    /// Returns, to the session, a mark of this moment. From now on the session waits for an answer to a later question.
+    /// Returns, to the session, a mark of this moment. From now on the session waits for an answer to a later
+    /// heartbeat.
     pub(super) fn mark(&self) -> u64 {
         let mark = self.asked.load(SeqCst);
         self.awaits.fetch_max(mark + 1, SeqCst);
@@ -52,19 +54,19 @@ impl SessionMarks {
     }
 
     /// Returns, to the session, whether all operations that had begun before a mark have ended, and the free bits of
-    /// all objects that they freed are set, except for those that never will be.
+    /// all objects that they freed are set, except for bits that will never be set.
     pub fn is_settled(&self, mark: u64) -> bool {
         self.awaits_settled.fetch_max(mark + 1, SeqCst);
         self.settled.load(SeqCst) > mark
     }
 
-    /// Records, for the keeper, that it is about to ask the master question `number`.
+    /// Records, on behalf of the keeper, that it is about to send heartbeat `number` to the master.
     pub fn asks(&self, number: u64) {
         self.asked.store(number, SeqCst);
     }
 
-    /// Records, for the keeper, the question before which all operations have ended, and the one before which they are
-    /// settled.
+    /// Records, on behalf of the keeper, the latest heartbeat before which all operations have ended (`passed`), and
+    /// the latest one before which they are settled, too.
     pub fn tell_passed(&self, passed: u64, settled: u64) {
         self.passed.fetch_max(passed, SeqCst);
         self.settled.fetch_max(settled, SeqCst);
@@ -75,7 +77,7 @@ impl SessionMarks {
         self.passed_epoch.load(SeqCst)
     }
 
-    /// Records, for the keeper, that all operations that were pinned in an earlier epoch have ended.
+    /// Records, on behalf of the keeper, that all operations that were pinned in an earlier epoch have ended.
     pub fn tell_passed_epoch(&self, epoch: u64) {
         self.passed_epoch.fetch_max(epoch, SeqCst);
     }
@@ -86,7 +88,7 @@ impl SessionMarks {
             || self.awaits_settled.load(SeqCst) > self.settled.load(SeqCst)
     }
 
-    /// Returns, to the keeper, whether the session waits for a question that has not been asked yet.
+    /// Returns, to the keeper, whether the session waits for a heartbeat that has not been sent yet.
     pub fn are_wanted(&self) -> bool {
         self.awaits.load(SeqCst) > self.asked.load(SeqCst)
     }

@@ -39,7 +39,7 @@ pub use self::pending_frees::PendingFrees;
 use self::wakers::Wakers;
 use crate::sync::{AtomicBool, AtomicU64};
 
-/// Number of epochs after which the free bits of objects that wait for them are given up; see [`pending_frees`].
+/// Number of epochs after which objects whose free bits are not set yet are revoked; see [`pending_frees`].
 const REVOKED_AFTER: u64 = 16;
 
 /// The counters of a session. Nothing depends on their values, so the model checker need not see them.
@@ -55,9 +55,9 @@ pub struct SessionGate {
     local_epochs: GateEpochs,
     /// Objects that the session has freed and whose free bits are not set yet.
     pub freed: PendingFrees,
-    /// The keeper's questions to the master, and the session's marks that have passed.
+    /// The numbers of the keeper's heartbeats to the master, and which marks of the session have passed.
     pub questions: SessionMarks,
-    /// Blocks that the keeper may hand on to other sessions; see [`SessionGate::offer`].
+    /// Blocks that the keeper is allowed to hand on to other sessions; see [`SessionGate::offer`].
     pub offers: BlockOffers,
     /// The session's lease.
     pub lease: Lease,
@@ -73,7 +73,7 @@ pub struct SessionGate {
     counted: OnceLock<Arc<dyn WorkCounters>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
-    /// Whether the master has called for memory since the session last asked the gate for a call.
+    /// Whether the master has called for memory since the session last called [`SessionGate::was_called`].
     called: AtomicBool,
     expelled: AtomicBool,
     wakers: Wakers,
@@ -122,7 +122,7 @@ impl SessionGate {
         self.client
     }
 
-    /// Sets, for the session, the waker of its thread.
+    /// Sets, on behalf of the session, the waker of its thread.
     pub fn set_waker(&self, waker: Waker) {
         self.wakers.set_thread(waker);
     }
@@ -132,7 +132,7 @@ impl SessionGate {
         self.wakers.set_keeper(keeper);
     }
 
-    /// Publishes, for the session, the local epochs in which its operations are pinned.
+    /// Publishes, on behalf of the session, the local epochs in which its operations are pinned.
     #[inline]
     pub fn publish(&self, pinned: PinnedOperations) {
         self.local_epochs.publish(pinned);
@@ -151,7 +151,8 @@ impl SessionGate {
         self.local_epochs.has_newer(than).then(|| self.view())
     }
 
-    /// Waits, for the session, until there is a view with a greater number than `than`, or the session is fenced.
+    /// Waits, on behalf of the session, until there is a view with a greater number than `than`, or the session is
+    /// fenced.
     pub async fn wait_for_news(&self, than: u64) {
         self.wakers.wait_for_news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
     }
@@ -167,19 +168,19 @@ impl SessionGate {
         self.local_epochs.epoch()
     }
 
-    /// Publishes a view, for the keeper.
+    /// Publishes a view, on behalf of the keeper.
     pub fn publish_view(&self, view: &Arc<View>) {
         if self.local_epochs.publish_view(view) {
             self.wakers.wake();
         }
     }
 
-    /// Publishes an epoch, for the keeper.
+    /// Publishes an epoch, on behalf of the keeper.
     pub fn publish_epoch(&self, epoch: u64) {
         self.local_epochs.publish_epoch(epoch);
     }
 
-    /// Records, for the keeper, that the session is fenced.
+    /// Records, on behalf of the keeper, that the session is fenced.
     pub fn expel(&self) {
         self.expelled.store(true, SeqCst);
         self.wakers.wake();
@@ -197,18 +198,18 @@ impl SessionGate {
         self.expelled.load(SeqCst)
     }
 
-    /// Adds, for the session, to the counts of damaged and repaired replicas.
+    /// Adds, on behalf of the session, to the counts of damaged and repaired replicas.
     pub fn found_damage(&self, damage: Damage) {
         self.damaged.fetch_add(damage.found, Relaxed);
         self.repaired.fetch_add(damage.repaired, Relaxed);
     }
 
-    /// Records, for the keeper, whether the memory of the cluster is short.
+    /// Records, on behalf of the keeper, whether the memory of the cluster is short.
     pub fn tell_short(&self, is_short: bool) {
         self.short.store(is_short, Relaxed);
     }
 
-    /// Records, for the keeper, that the master has called for memory.
+    /// Records, on behalf of the keeper, that the master has called for memory.
     pub fn call(&self) {
         self.tell_short(true);
         self.called.store(true, Relaxed);
@@ -234,7 +235,7 @@ impl SessionGate {
         self.transitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets, for the session, the counters of its operations.
+    /// Sets, on behalf of the session, the counters of its operations.
     pub fn set_counters(&self, counted: Arc<dyn WorkCounters>) {
         self.counted.get_or_init(|| counted);
     }
@@ -252,7 +253,8 @@ impl SessionGate {
         mark
     }
 
-    /// Replaces, for the session, its offer by these blocks; see [`Blocks::offer`](fusee_core::host::Blocks::offer).
+    /// Replaces, on behalf of the session, its offer by these blocks; see
+    /// [`Blocks::offer`](fusee_core::host::Blocks::offer).
     pub fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) {
         if self.offers.offer(spare, surplus) {
             self.wakers.wake_keeper();
@@ -262,8 +264,8 @@ impl SessionGate {
     /// Returns, to the keeper, the part of a heartbeat that is about this session.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
-        // `waits` is loaded after `since`. So objects which a pinned operation frees from now on are treated as freed
-        // in its local epoch or a later one.
+        // `waits` is loaded after `since`, so an operation that frees an object only after this load is pinned in the
+        // local epoch of `since` or a later one.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
         let mut newest = self.local_epochs.newest();

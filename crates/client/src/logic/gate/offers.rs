@@ -12,7 +12,7 @@ use fusee_core::verbs::ClientId;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// For each call for memory, an active session hands on one part in `PARTS` of its offered blocks.
+/// For each call for memory, an active session hands on 1 / `PARTS` of its offered blocks, rounded up.
 const PARTS: usize = 8;
 
 /// Blocks that the keeper is allowed to hand on to other sessions.
@@ -30,7 +30,7 @@ struct BlockOfferState {
     serial: u64,
     /// The number of the latest call for memory for which a part of the offered blocks was handed on.
     call: u64,
-    /// Whether the session has made an offer after the call of number `call`.
+    /// Whether the session has made an offer since blocks were handed on for the call with number `call`.
     is_active: bool,
     /// Blocks that were handed on without the session's knowledge; [`BlockOffers::take_back`] tells the session.
     gone: Vec<BlockId>,
@@ -96,9 +96,9 @@ impl BlockOffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces, for the session, its offer by these blocks. If a call for memory came while the offer was withheld,
-    /// puts blocks for it into a batch at once, because the session may take the rest back before the keeper looks.
-    /// Returns whether the keeper should look now.
+    /// Replaces, on behalf of the session, its offer by these blocks. If a call for memory came while the offer was
+    /// withheld, puts blocks for it into a batch at once, because the session can take the rest back before the keeper
+    /// looks. Returns whether the keeper should look now.
     pub(super) fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) -> bool {
         let mut state = self.state();
         (state.offered, state.surplus, state.is_withheld) = (spare, surplus, false);
@@ -111,13 +111,13 @@ impl BlockOffers {
         state.is_pressing()
     }
 
-    /// Records, for the session, whether it has blocks that will soon become free and are not offered.
+    /// Records, on behalf of the session, whether it has blocks that will soon become free and are not offered.
     pub fn tell_frees_soon(&self, frees_soon: bool) {
         self.state().frees_soon = frees_soon;
     }
 
-    /// Takes back, for the session, everything that it offers. Returns the blocks that were handed on after the last
-    /// such call.
+    /// Takes back, on behalf of the session, everything that it offers. Returns the blocks that were handed on since
+    /// the session last did so.
     pub fn take_back(&self) -> Vec<BlockId> {
         let mut state = self.state();
         state.offered.clear();
@@ -140,12 +140,12 @@ impl BlockOffers {
         withholds
     }
 
-    /// Returns, to the keeper, whether the session may soon free memory. `pinned` says whether operations of the
+    /// Returns, to the keeper, whether the session possibly frees memory soon. `pinned` says whether operations of the
     /// session run.
     pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // An operation that looks for memory frees no memory. The session had the chance to offer blocks, unless blocks
-        // are still owed for a call.
+        // While the offer is withheld, the session's operation looks for memory itself and frees none; other sessions
+        // can get memory from it only if it still owes blocks for a call.
         let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
         pinned || state.frees_soon
     }
@@ -169,7 +169,7 @@ impl BlockOffers {
         state.batch.clone()
     }
 
-    /// Records, for the keeper, that the master has acknowledged the batch with this serial number.
+    /// Records, on behalf of the keeper, that the master has acknowledged the batch with this serial number.
     pub fn handed_on(&self, serial: u64) {
         self.state().batch.take_if(|batch| batch.serial == serial);
     }

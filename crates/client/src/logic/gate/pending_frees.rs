@@ -35,14 +35,14 @@ impl PendingFrees {
         PendingFrees(AtomicU64::new(IDLE))
     }
 
-    /// Publishes, for the session, the local epoch in which the oldest waiting object was freed; `None` if no object
-    /// waits.
+    /// Publishes, on behalf of the session, the local epoch in which the oldest waiting object was freed; `None` if no
+    /// object waits.
     pub fn publish(&self, since: Option<u64>) {
         self.0.store(since.unwrap_or(IDLE), SeqCst);
     }
 
-    /// Publishes, for the session, that an operation pinned in local epoch `since` has freed an object. The object
-    /// waits for its bit to be set, unless the waiting objects are revoked: then this object is revoked, too.
+    /// Publishes, on behalf of the session, that an operation pinned in local epoch `since` has freed an object. The
+    /// object waits for its bit to be set, unless the waiting objects are revoked: then this object is revoked, too.
     pub fn publish_older(&self, since: u64) {
         let older = |waits: u64| match waits {
             IDLE => Some(since),
@@ -71,8 +71,8 @@ impl PendingFrees {
         PendingFreesSnapshot(self.0.load(SeqCst))
     }
 
-    /// Revokes the waiting objects, for the keeper, so that their bits will never be set. Fails if the session is
-    /// setting the bits, or has published another state after `seen` was read.
+    /// Revokes the waiting objects, on behalf of the keeper, so that their bits will never be set. Fails if the session
+    /// is setting the bits, or has published another state after `seen` was read.
     pub(super) fn revoke(&self, seen: PendingFreesSnapshot) -> bool {
         let revoke = || self.0.compare_exchange(seen.0, REVOKED, SeqCst, SeqCst).is_ok();
         seen.0 & MARKING == 0 && revoke()

@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// Wakers of the session's thread, of its operations, and of the keeper.
 #[derive(Debug)]
 pub(super) struct Wakers {
-    /// The waker of the session's thread, which may be waiting for a memory node that has left the view.
+    /// The waker of the session's thread, which possibly waits for a memory node that has left the view.
     thread: Mutex<Option<Waker>>,
     /// The wakers of operations that wait for a newer view or a fence.
     waiting: Mutex<Vec<Waker>>,
@@ -47,7 +47,7 @@ impl Wakers {
         .await;
     }
 
-    /// Wakes the session, for the keeper, after an event for which [`Wakers::wait_for_news`] waits.
+    /// Wakes the session, on behalf of the keeper, after an event for which [`Wakers::wait_for_news`] waits.
     pub fn wake(&self) {
         if let Some(waker) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             waker.wake_by_ref();
@@ -56,7 +56,7 @@ impl Wakers {
         waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Wakes the keeper, for the session.
+    /// Wakes the keeper, on behalf of the session.
     pub fn wake_keeper(&self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.wake();
