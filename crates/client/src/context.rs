@@ -95,7 +95,7 @@ struct MemberConnections {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl ClientContext {
-    /// Begins to count the operations of an open session.
+    /// Adds the counters of a session that has opened to those that [`ClientContext::metrics`] sums up.
     pub fn began(&self, client: ClientId, counted: Arc<SessionCounters>) {
         self.counts().open.insert(client, counted);
     }

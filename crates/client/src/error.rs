@@ -244,7 +244,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the write that failed may have happened; `NotApplied` if the call was not a write.
+    /// Returns whether the write that failed has possibly taken effect; `NotApplied` if the call was not a write.
     pub fn outcome(&self) -> FailedWriteOutcome {
         match self {
             Error::Write(error) => error.outcome(),

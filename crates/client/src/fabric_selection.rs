@@ -26,7 +26,7 @@ impl SelectedFabric {
         SelectedFabric { kind, refused: None }
     }
 
-    /// Returns the best fabric by which all of these members can be reached.
+    /// Returns the best fabric that reaches all of these members.
     pub fn best(members: &[Member], keys: Option<&Keyring>) -> SelectedFabric {
         let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
         let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);

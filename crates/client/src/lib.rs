@@ -31,7 +31,7 @@
 //!
 //! | type | calls | made for |
 //! |---|---|---|
-//! | [`Client`] | async, for any executor; their futures may be dropped | servers with async tasks |
+//! | [`Client`] | async, for any executor; their futures can be dropped | servers with async tasks |
 //! | [`BlockingClient`], from [`Client::blocking`] | block the calling thread | everything else |
 //! | [`Session`], from [`Client::session`] | async, all on one thread | lowest latency, many operations at once |
 //! | [`Admin`], from [`Client::admin`] | block the calling thread | status, use of memory, demotion |
@@ -52,7 +52,7 @@
 //!
 //! Each family of calls has its own error type: [`ConnectError`], [`ReadError`], [`WriteError`],
 //! [`ScanError`], [`SurveyError`]. All of them convert into [`Error`], for `?`. The error of a
-//! failed write tells whether the write may have happened all the same ([`WriteError::outcome`]).
+//! failed write tells whether the write has possibly taken effect all the same ([`WriteError::outcome`]).
 //!
 //! # Features
 //!

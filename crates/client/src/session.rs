@@ -54,7 +54,7 @@ const LAST_RETRY: Duration = Duration::from_millis(500);
 
 /// Longest wait for each memory node to notice that an abandoned session leaves.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
-/// Slots of the index that one piece of a scan reads.
+/// Number of index slots that one piece of a scan reads.
 const SCAN_SLOTS: u32 = 256;
 
 /// A session with the cluster, used by one thread. Its methods are the operations of the store.

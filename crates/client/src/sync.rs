@@ -1,4 +1,4 @@
-//! The synchronization between a session's threads and its keeper: atomics, locks, a barrier.
+//! The synchronization between sessions' threads and the keeper: atomics, locks, a barrier.
 //!
 //! All of these come from the standard library and the fabric. They are re-exported here so that `tests/loom` can
 //! compile the [`SessionGate`](crate::logic::SessionGate) a second time, unchanged, with the types of a model checker

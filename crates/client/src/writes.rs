@@ -53,7 +53,7 @@ impl PutOptions {
         PutOptions { redundancy: Some(redundancy), ..self }
     }
 
-    /// Returns the kind of operation under which the put appears in counts and spans.
+    /// Returns the kind of operation as which counts and spans show the put.
     pub(crate) fn kind(&self) -> OpKind {
         match self.condition {
             PutCondition::Any => OpKind::Upsert,
@@ -143,7 +143,7 @@ impl<'w> BatchWrite<'w> {
         }
     }
 
-    /// Returns the kind of operation under which the write appears in counts and spans.
+    /// Returns the kind of operation as which counts and spans show the write.
     pub(crate) fn kind(&self) -> OpKind {
         match self {
             BatchWrite::Put { options, .. } => options.kind(),

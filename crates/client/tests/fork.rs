@@ -545,7 +545,7 @@ fn descriptors() -> Vec<(u32, u32)> {
     let fds: Vec<u32> =
         all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let flags = |fd: &u32| {
-        // The descriptor by which the directory was read is closed by now, so its file is missing.
+        // The descriptor that was used to read the directory is closed by now, so its file is missing.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
         Some((*fd, u32::from_str_radix(flags.trim(), 8).unwrap()))

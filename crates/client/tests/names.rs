@@ -18,7 +18,7 @@ use fusee_client::{
 };
 
 /// Returns what a program needs to react to a failed operation: the memory node, whether to try again, and whether the
-/// write may have happened.
+/// write has possibly taken effect.
 fn of_operation(error: &WriteError) -> (Option<MnId>, bool, FailedWriteOutcome) {
     match error {
         WriteError::Unreachable { node, error: VerbError::Fenced, outcome } => {

@@ -808,8 +808,8 @@ fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     assert!(client.view().subtables.len() > 1, "it has grown");
 }
 
-/// Returns a key of 64 bytes; the keys of all numbers have the same xxh3-128 hash with seed 0, by which the index once
-/// hashed keys. Such keys can be computed, because the parts of that hash cancel out.
+/// Returns a key of 64 bytes; the keys of all numbers have the same xxh3-128 hash with seed 0, which the index once
+/// used. Such keys can be computed, because the parts of that hash cancel out.
 fn of_one_xxh3(number: u64) -> Vec<u8> {
     // Returns a word of the hash's secret, with which a key of 64 bytes is combined.
     let word = |at: usize| {

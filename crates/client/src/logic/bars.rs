@@ -24,7 +24,7 @@ use super::Environment;
 const LONGEST_PATIENCE: Duration = Duration::from_millis(250);
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 
-/// The bars that a session has asked for, in the newest view for which it has asked.
+/// The bars that a session has asked for in one view: the newest one in which it has asked.
 #[derive(Debug, Default)]
 pub(super) struct RequestedBars {
     state: RefCell<ViewBars>,

@@ -54,7 +54,7 @@ const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// Pause before all memory nodes are asked again after the master has promised a region. The region comes with a newer
 /// view, which ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// Number of requests for blocks for which the master is not asked after it has failed to answer.
+/// After the master has failed to answer, the session does not ask it for this many requests for blocks.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
 /// objects were allocated once) before it has asked the pool.
@@ -74,12 +74,13 @@ pub(super) struct BlockSource<E> {
     node_deadline: Duration,
     /// Index, in the list of members, of the memory node to ask next for a block.
     turn: Cell<usize>,
-    /// Number of the next requests for blocks for which the session does not ask the master.
+    /// Number of coming requests for blocks during which the session does not ask the master, because it failed to
+    /// answer.
     without_master: Cell<u32>,
     turns: RequestNumbers,
-    /// Blocks that the session has returned, but some of whose nodes have not acknowledged the return.
+    /// Blocks that the session has returned to the pool, but whose return some node has not acknowledged.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that the session is returning.
+    /// Blocks that the session is returning to the pool.
     returning: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted to the session, and that the session has neither given back nor handed on.
     held: RefCell<BTreeSet<BlockId>>,
@@ -102,8 +103,8 @@ pub(super) struct BlockSource<E> {
     taking: Cell<u64>,
     /// Number of orphaned blocks that the session has taken since it last asked the pool.
     full_in_a_row: Cell<u32>,
-    /// Counter of requests for blocks, and of the beginnings and ends of returns. If it has changed since an answer
-    /// about the owners of blocks was requested, that answer is possibly out of date.
+    /// Counter of requests for blocks, and of the beginnings and ends of returns of blocks. If it has changed since an
+    /// answer about the owners of blocks was requested, that answer is possibly out of date.
     asked: Cell<u64>,
     /// Whether the master, when last asked for a region, had no room for one.
     refused: Cell<bool>,
@@ -250,7 +251,8 @@ impl<E: Environment> BlockSource<E> {
         granted
     }
 
-    /// Returns a block of the pool in a region that lies beside a subtable, if memory nodes have such blocks to spare.
+    /// Returns a block of the pool in a region that lies beside a subtable ([`Region::lies_beside`]), if memory nodes
+    /// have such blocks to spare.
     pub async fn grant_beside(
         &self,
         kind: SlabKind,
@@ -743,8 +745,8 @@ impl<E: Environment> BlockSource<E> {
 }
 
 /// Makes an ALLOC for a memory node; `None` if the node cannot have such a block. If there are too many frozen or
-/// wanted regions to name them all, each `turn` names others. Among the frozen regions, those of `given`, in which the
-/// node has just granted a block, come first.
+/// wanted regions to name them all, each value of `turn` selects others. Among the frozen regions, those of `given`, in
+/// which the node has just granted a block, come first.
 fn alloc_request(
     redundancy: Redundancy,
     which: AcceptedBlocks,
@@ -782,7 +784,7 @@ fn alloc_request(
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 
-/// Rotates the list of regions, so that it begins with different regions in each turn.
+/// Rotates the list of regions, so that it begins with other regions for each value of `turn`.
 fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
     let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
     regions.rotate_left(first);

@@ -13,9 +13,9 @@
 //!
 //! If a switch possibly knows a newer word of the slot ([`HintTrust::LikelyStale`]), a key that would be bypassed gets
 //! a doubted hint instead. The key's own counts are not enough to decide that: a session that has seen a key once does
-//! not know how often others change it. But the session counts, over all keys that it has seen again, how many had
-//! changed. While that share exceeds the threshold, hints of keys that the session has seen before are doubted, until
-//! the key has enough counts of its own.
+//! not know how often others change it. But the session counts, over the first accesses to keys that it has seen
+//! before, how often the key had changed. While that share exceeds the threshold, hints of keys that the session has
+//! seen before are doubted, until the key has enough counts of its own.
 //!
 //! The cache is bounded. When it is full, it evicts a key that was not used after a circulating hand last passed it
 //! (CLOCK).
@@ -35,8 +35,8 @@ const MIN_ACCESSES: u16 = 4;
 /// Number of a key's accesses at which its counters are halved, so that old behaviour fades and the counters never
 /// overflow.
 const MAX_ACCESSES: u16 = 1 << 15;
-/// Least number of keys seen again for which the share of changed keys is significant, and the number at which both
-/// counters are halved.
+/// Least number of accesses to young keys ([`IndexCacheEntry::is_young`]) for which the share of wrong hints is
+/// significant, and the number at which both counters are halved.
 const MIN_AGAIN: u32 = 16;
 const MAX_AGAIN: u32 = 1 << 12;
 /// Number of places for entries in the smallest table.
@@ -150,7 +150,8 @@ pub struct IndexCache {
     threshold: f32,
     /// The counters of the session that is using the cache now.
     counters: Arc<CacheCounters>,
-    /// Number of accesses to keys that the session had seen before, and of wrong hints among them.
+    /// Number of accesses to keys that the session had seen before, but too rarely to judge by the key's own counts
+    /// ([`IndexCacheEntry::is_young`]), and of wrong hints among them.
     again: (u32, u32),
     /// For each entry of `table`, at the same index: whether it is certain, and since when.
     certainty: CertaintyTable,
@@ -277,8 +278,8 @@ impl IndexCache {
         }
     }
 
-    /// Counts an access to a key that was seen before. Returns whether the share of keys that had changed when they
-    /// were seen again exceeds the threshold.
+    /// Counts an access to a young key ([`IndexCacheEntry::is_young`]). Returns whether the share of such accesses that
+    /// had a wrong hint exceeds the threshold.
     fn is_doubted(&mut self) -> bool {
         if self.again.0 == MAX_AGAIN {
             self.again = (self.again.0 / 2, self.again.1 / 2);

@@ -1,4 +1,4 @@
-//! The environment of a session, except for verbs: waits and requests.
+//! The environment of a session: clock, waits and requests. A fabric executes the verbs.
 
 use std::time::Duration;
 

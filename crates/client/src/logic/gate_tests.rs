@@ -1,5 +1,5 @@
 //! Tests of the gate: freed objects that wait for their free bits, and their revocation; and the sign that a session
-//! may soon free memory.
+//! possibly frees memory soon.
 
 // Promise MEM-4
 

@@ -110,7 +110,7 @@ pub fn lease_end(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration 
     until.saturating_sub(Duration::from_millis(behind_ms))
 }
 
-/// The keeper's environment.
+/// The environment of the keeper: a clock, pauses, and requests to the master.
 pub trait KeeperEnvironment {
     /// Returns the time by the clock that this process's sessions use, or a little earlier.
     fn now(&self) -> Duration;
@@ -126,7 +126,7 @@ pub trait KeeperEnvironment {
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
 }
 
-/// The contact between a process's sessions and the master.
+/// The keeper of a process: talks to the master for all sessions of the process.
 #[derive(Debug)]
 pub struct Keeper {
     state: Mutex<KeeperState>,
@@ -137,7 +137,8 @@ pub struct Keeper {
 #[derive(Debug)]
 struct KeeperState {
     timing: KeeperTiming,
-    /// The timing for the longest leases, an upper bound of `timing`: views have to arrive soon under any lease.
+    /// The timing for the longest leases, an upper bound of `timing`, because views have to arrive soon even if leases
+    /// are long.
     longest: KeeperTiming,
     view: Arc<View>,
     gates: Vec<Arc<SessionGate>>,
@@ -235,7 +236,7 @@ impl Keeper {
         self.state().timing
     }
 
-    /// Adapts the keeper's waiting times to a lease of which the master has told.
+    /// Adapts the keeper's waiting times to the length of a lease that the master has told.
     pub fn follow_lease(&self, lease_ms: u64) {
         self.state().follow_lease(lease_ms);
     }
@@ -564,7 +565,8 @@ impl KeeperState {
         is_newer
     }
 
-    /// Records a view from the master, which may be invalid. Returns whether the view was accepted.
+    /// Records a view from the master, unless it is invalid or not newer than the keeper's. Returns whether it was
+    /// recorded.
     fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> bool {
         let number = update.number();
         let is_whole = matches!(update, ViewUpdate::Whole(_));

@@ -1,5 +1,5 @@
 //! The decisions of a client, without sockets, clocks or threads: the operations of a session and their index cache,
-//! the source of its blocks, its waits, and the contact of its process with the master.
+//! the source of its blocks, its waits, and the communication of its process with the master.
 //!
 //! Time and messages come from an [`Environment`], and a [`Fabric`](fusee_core::verbs::Fabric) executes verbs. Real
 //! programs provide threads, timers and sockets; the simulator provides virtual ones and runs this same code.

@@ -232,9 +232,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self.cached
     }
 
-    /// Ends the session. No operation may run, and none may be started any more. Returns `None` if the session left a
-    /// write half-way or a block's owner is uncertain: then it must not end in order, but has to be recovered as if it
-    /// had crashed.
+    /// Ends the session. The caller runs no operation meanwhile, and starts none afterwards. Returns `None` if the
+    /// session left a write half-way or a block's owner is uncertain: then it must not end in order, but has to be
+    /// recovered as if it had crashed.
     pub async fn leave(&self) -> Option<ClosingReport> {
         if self.store().needs_recovery() {
             return None;

@@ -1,8 +1,8 @@
 //! The [index cache](super::cache) that a session uses: its own, or one that all sessions of its process share.
 //!
 //! Over a network the sessions of a process share one cache: with separate caches, a write of one session would make
-//! the hints of the others wrong, and the time for a lock is negligible beside a phase. Over shared memory, where a
-//! phase takes no longer than a function call, each session has its own cache.
+//! the hints of the others wrong, and the time for a lock is negligible compared with a phase. Over shared memory,
+//! where a phase takes no longer than a function call, each session has its own cache.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! The surroundings of a session's operations: implements the traits of [`fusee_core::host`], by which the operations
 //! wait, get blocks, views and epochs, and report.
 //!
-//! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread may
-//! have been preempted. So the loser first spins, then yields the processor, and then sleeps, at most a millisecond at
-//! a time.
+//! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread can
+//! be preempted meanwhile. So the loser first spins, then yields the processor, and then sleeps, at most a millisecond
+//! at a time.
 //!
 //! The operation's own [clock](super::clock) limits all of its waits, even if newer views or useless answers arrive.
 
@@ -57,7 +57,7 @@ const SPLIT_AGAIN: Duration = Duration::from_millis(100);
 /// allowed to wait.
 const FOLLOWING: u32 = 50;
 
-/// The host of a session's operations, which gives them blocks, views, epochs and pauses.
+/// The surroundings of a session's operations: gives them blocks, views, epochs and pauses.
 pub struct SessionHost<E> {
     env: Rc<E>,
     gate: Arc<SessionGate>,

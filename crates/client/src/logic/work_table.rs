@@ -324,7 +324,8 @@ impl RequestTable {
         }
     }
 
-    /// Removes a leader after a follower has waited too long for it, so that no further request follows it.
+    /// Removes a leader from the table after a follower has waited too long for it, so that no further request follows
+    /// it.
     pub fn abandon(&self, key: &[u8], followed: &FollowedRequest) {
         let mut rows = self.rows();
         for kind in [LeaderKind::Get, LeaderKind::Set] {
@@ -426,7 +427,8 @@ impl LeaderRole {
         }
     }
 
-    /// Ends a get, and passes to its followers what it has found.
+    /// Ends a get, and passes to its followers what it has found. In a strict table, passes nothing if the key does not
+    /// exist.
     pub fn land_get(mut self, place: Option<Hint>, value: Option<&[u8]>) {
         if place.is_some() || self.table.is_relaxed {
             self.land(place, value);

@@ -7,7 +7,7 @@
 //!
 //! *Cost*: a survey reads 1/512 of the memory that has owners, and four bytes for every block.
 //!
-//! *Limits*: an object that was allocated before and whose free bit is not set may be in use or not; a survey cannot
+//! *Limits*: an object that was allocated before and whose free bit is not set is possibly in use; a survey cannot
 //! tell. An open session has collected free bits, and only that session knows which objects it is allowed to allocate
 //! again. Up to 63 freed objects wait in a session until their bits are set; if the session dies, or is idle for long,
 //! some bits are never set. Only a search of the whole index would tell.
@@ -38,7 +38,7 @@ use read::{SurveyGroup, SurveyPosition, SurveyReader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
 use report::{OwnerCounts, SurveyTally};
 
-/// Limit of attempts to read one group of blocks while view changes move its regions.
+/// Limit of further attempts to read one group of blocks, after view changes have moved its regions.
 const ATTEMPTS: u32 = 16;
 /// Interval between checks for a newer view, while a memory node does not answer.
 const POLL: Duration = Duration::from_millis(1);
@@ -79,7 +79,7 @@ pub(crate) fn owners(shared: &ClientContext) -> Result<BlockOwners, ConnectError
     }
 }
 
-/// Counts of block tables, headers and bitmaps, and the view by which they were read.
+/// Counts from block tables, headers and bitmaps, and the newest view that was used to find these.
 pub(crate) struct SurveyFindings {
     view: Arc<View>,
     tally: SurveyTally,
@@ -102,7 +102,8 @@ pub(crate) async fn read_all(
             outlive(session, &view, failure).await?;
         }
         // Memory that a region has left is not reused before this session has acknowledged the newer view, or is
-        // fenced. So the bytes are valid if these checks pass after the read.
+        // fenced. So the bytes are valid if, after the read, the session is not lost and the newest view has the same
+        // primaries.
         if session.is_lost() {
             return Err(SurveyError::Expelled);
         }

@@ -95,7 +95,7 @@ pub(crate) async fn by_redundancy(session: &Session) -> Result<Vec<RedundancyMem
     Ok(found.into_values().collect())
 }
 
-/// Calls `show` with each slot word that leads to a pair, and with the view by which the word was read.
+/// Calls `show` with each slot word that leads to a pair, and with the view that was used to read the word.
 async fn for_each(
     session: &Session,
     mut show: impl FnMut(&View, Slot, SizeClass, Redundancy),

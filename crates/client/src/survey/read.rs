@@ -99,7 +99,7 @@ struct OwnedBlock {
     owner: ClientId,
 }
 
-/// A reader of blocks that finds the regions by one view.
+/// A reader of blocks, which uses one view to find the regions.
 pub(super) struct SurveyReader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,

@@ -18,7 +18,7 @@ use super::pairs::RedundancyMemory;
 /// The use of a cluster's memory ([`Admin::survey_memory`](crate::Admin::survey_memory)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemorySurvey {
-    /// The number of the newest view by which regions were read.
+    /// The number of the newest view that the survey used to find regions.
     pub view: u64,
     /// Size of a block, in bytes.
     pub block_bytes: u64,

@@ -114,7 +114,7 @@ impl<E: Environment> BlockSource<E> {
                 orphan.map(|orphan| OrphanGrant { turn, orphan, owner_lives })
             }
             Ok(_) => None,
-            // Without the master's answer, the session asks the memory nodes for a block.
+            // Without the master's answer, the session gets its blocks from the memory nodes for a while.
             Err(_) => {
                 self.without_master.set(BLOCKS_WITHOUT_MASTER);
                 self.exhausted.set(false);

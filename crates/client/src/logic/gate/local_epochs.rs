@@ -1,12 +1,12 @@
 //! Views and epochs, and the local epochs in which the session's operations are pinned.
 //!
 //! Each new view and each new epoch begins a new *local epoch*, whose number the session and the keeper know. The order
-//! of their steps is Dekker's. The session first publishes the local epoch in which it is pinned, and then checks
-//! whether that is still the newest. The keeper first publishes the new local epoch, and then reads what the session
-//! has published. Between its two steps each side passes a [`barrier`], so at least one side sees the other's first
-//! step: either the operation begins in the new local epoch, or the keeper sees that the operation is pinned in the old
-//! one. The keeper's barrier bears the cost for both sides. The keeper passes that barrier once for every local epoch,
-//! because an operation that begins after it has seen that local epoch.
+//! of their steps is that of Dekker's algorithm. The session first publishes the local epoch in which it is pinned, and
+//! then checks whether that is still the newest. The keeper first publishes the new local epoch, and then reads what
+//! the session has published. Between its two steps each side passes a [`barrier`], so at least one side sees the
+//! other's first step: either the operation begins in the new local epoch, or the keeper sees that the operation is
+//! pinned in the old one. The keeper's barrier bears the cost for both sides. The keeper passes that barrier once for
+//! every local epoch, because an operation that begins after it has seen that local epoch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

@@ -12,7 +12,7 @@ use crate::sync::AtomicU64;
 const IDLE: u64 = u64::MAX;
 /// State: the keeper has revoked the waiting objects, so that their free bits are never set.
 const REVOKED: u64 = u64::MAX - 1;
-/// Flag beside a local epoch: the session is setting the bits of the waiting objects.
+/// Flag that is added to a local epoch: the session is setting the bits of the waiting objects.
 const MARKING: u64 = 1 << 63;
 
 /// The local epoch in which the oldest waiting object was freed, possibly with `MARKING`; or `IDLE`, or `REVOKED`.
