@@ -1,9 +1,9 @@
 //! The bars on primaries that this session has asked for.
 //!
 //! If neither the master nor a primary answers, the session asks all other members to bar the primary. When more than
-//! half of all members bar it, no session is granted a lease any more. Then the session waits, by its own clock, as
-//! long as the longest lease that it, or any of those members, has ever been told. After that, every lease that was
-//! valid when the primary was barred has run out, and backups can be read (`fusee_core::host::Views::bar`).
+//! half of all members bar it, no session is granted a lease any more. Then the session waits, by its own clock, for
+//! the longest lease of which it, or any of those members, has ever been told. After that, every lease that was valid
+//! when the primary was barred has run out, and backups can be read (`fusee_core::host::Views::bar`).
 //!
 //! Bars are valid for one view. Only one operation of the session asks for bars of a primary at a time; other
 //! operations use its result.
@@ -96,7 +96,7 @@ impl RequestedBars {
     }
 
     /// Asks the members that do not bar `node` yet to bar it, if it is time to ask; see `Views::bar`. `lease` is the
-    /// longest lease that the session has been told.
+    /// longest lease of which the session has been told.
     pub async fn bar(
         &self,
         env: &impl Environment,

@@ -47,20 +47,20 @@ use fusee_core::view::View;
 use super::{Environment, SessionGate};
 use request_numbers::{BlockReturn, RequestNumbers};
 
-/// Longest wait of a session that needs a block for the master's answer.
+/// Longest wait for the master's answer when a session needs a block.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
 /// Pause before a memory node that had no block is asked again.
 const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// Pause before all memory nodes are asked again after the master has promised a region. The region comes with a newer
 /// view, which ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// After the master has failed to answer, the session does not ask it for this many requests for blocks.
+/// Number of requests for blocks that do not ask the master, after the master has failed to answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
 /// objects were allocated once) before it has asked the pool.
 const FULL_IN_A_ROW: u32 = 4;
-/// Limit of useless grants, of blocks in regions that are being copied. After more such grants in a row, a memory node
-/// is not asked again.
+/// Limit of useless grants in a row: of blocks in regions that are being copied. If a memory node exceeds the limit,
+/// the request for a block goes to the next node.
 const FROZEN_GRANTS: usize = 4;
 /// Interval at which a request to the pool checks whether the session is still taking over blocks that the block tables
 /// possibly already show as its own.
@@ -74,8 +74,7 @@ pub(super) struct BlockSource<E> {
     node_deadline: Duration,
     /// Index, in the list of members, of the memory node to ask next for a block.
     turn: Cell<usize>,
-    /// Number of coming requests for blocks during which the session does not ask the master, because it failed to
-    /// answer.
+    /// Number of coming requests for blocks that do not ask the master, because it has failed to answer.
     without_master: Cell<u32>,
     turns: RequestNumbers,
     /// Blocks that the session has returned to the pool, but whose return some node has not acknowledged.
@@ -317,9 +316,9 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Returns a missed block if there is one; no member has a free block. Otherwise asks the master for another
-    /// region, and if the master refuses, for an orphaned block of any class, which can turn out to be wholly free. If
-    /// the master refused a region the last time, it is asked for an orphaned block first.
+    /// Returns a block after no member had a free one: a missed block, if there is one. Otherwise asks the master for
+    /// another region, and if the master refuses, for an orphaned block of any class, which can turn out to be wholly
+    /// free. If the master refused a region the last time, it is asked for an orphaned block first.
     async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);

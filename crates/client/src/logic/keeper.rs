@@ -257,7 +257,7 @@ impl Keeper {
         if view.number > state.view.number {
             state.view = view;
         }
-        // All sessions get the newer epoch now; other sessions get the view with the next answer.
+        // All sessions get the newest epoch now; the other sessions get a newer view with the next answer.
         let newest = state.epochs.newest;
         state.open().for_each(|gate| gate.publish_epoch(newest));
         state.changes += 1;

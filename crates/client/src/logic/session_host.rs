@@ -1,4 +1,4 @@
-//! The surroundings of a session's operations: implements the traits of [`fusee_core::host`], by which the operations
+//! The surroundings of a session's operations: implements the traits of [`fusee_core::host`], with which the operations
 //! wait, get blocks, views and epochs, and report.
 //!
 //! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread can

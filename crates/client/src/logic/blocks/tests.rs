@@ -653,8 +653,8 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// The session must not consider memory exhausted. Otherwise it would be refused at once, although there are orphaned
-/// blocks for it.
+/// A session without an answer about orphaned blocks must not consider memory exhausted. Otherwise its operation would
+/// fail at once, although there are orphaned blocks for it.
 #[test]
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = BlockTestEnvironment::new();

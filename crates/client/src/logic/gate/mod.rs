@@ -1,9 +1,9 @@
 //! The gate between a session and the keeper of its process. Through it the keeper passes the newest view and epoch to
 //! the session, and the session tells the keeper in which local epoch its operations are pinned.
 //!
-//! The keeper talks to the master for all sessions of a process, on a thread of its own, so that the master hears from
-//! a session even while the session's thread sleeps or is busy elsewhere. An idle session thus acknowledges views and
-//! epochs without waking up.
+//! The keeper talks to the master for all sessions of a process, on another thread than theirs, so that the master
+//! hears from a session even while the session's thread sleeps or is busy elsewhere. An idle session thus acknowledges
+//! views and epochs without waking up.
 //!
 //! Each part of the gate has its own state: [`local_epochs`] has views, epochs and operations; [`pending_frees`] the
 //! objects whose free bits are not set yet; [`marks`] the marks that have passed; [`offers`] blocks for other sessions;
