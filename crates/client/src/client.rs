@@ -445,8 +445,8 @@ impl Client {
         let answer = {
             let mut driver = self.inner.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(AsyncDriver::is_over) {
-                // The driver that has ended is detached. Its operations end by themselves, and an async thread must not
-                // wait for them.
+                // A driver that takes no new operations is detached. Its operations end by themselves, and an async
+                // thread must not wait for them.
                 if let Some(over) = driver.take() {
                     over.detach();
                 }

@@ -77,7 +77,7 @@ struct SessionParts {
     /// Whether the innermost [`Session::block_on`] was called while an outer `block_on` had other operations under way.
     /// If so, new operations fail, because the outer operations cannot go on.
     is_held: Cell<bool>,
-    /// Keeps an embedded cluster alive. `None` in sessions that a client opens for blocking calls.
+    /// Keeps an embedded cluster alive. `None` in sessions that a client opens by itself, for blocking or async calls.
     _keep_alive: Option<KeepAlive>,
 }
 
@@ -294,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Ends an operation. If the session is fenced, its error becomes [`WriteError::Expelled`].
+    /// Ends an operation. An error that comes from a fence of the session becomes [`WriteError::Expelled`].
     fn end<T, E: ErrorFamily>(
         &self,
         begun: OperationSpan,

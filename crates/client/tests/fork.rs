@@ -370,7 +370,8 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
     });
 }
 
-/// Like a daemon, the child forks again and ends. The grandchild then works with a client of its own.
+/// The child opens a client of its own and forks again. The grandchild cannot use the clients of its parent and its
+/// grandparent, but works with a client of its own.
 fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
     beside_children(fabric, |master, client, session| {
         in_a_child(End::Exit, || {

@@ -433,7 +433,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     rig.pass(100 * MS);
     assert_eq!(acked(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
-    // Blocks of a later offer are kept until the next call.
+    // Blocks of a later offer are kept until the next call for memory.
     assert_eq!(gate.offers.take_back(), [block(1).block, block(2).block]);
     assert_eq!(gate.offers.take_back(), []);
     gate.offer(vec![block(3)], vec![]);
@@ -547,8 +547,9 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
 }
 
-/// A node of the newer view has possibly joined after a session was fenced, recovered and forgotten, so that the node
-/// does not know of the fence.
+/// A view that comes with a new session reaches another session only with an answer about that other session. A node of
+/// this view possibly joined after the other session was fenced, recovered and forgotten, and would not know of the
+/// fence.
 // Promise CHG-26: A forgotten fenced session hears of no later node.
 #[test]
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {

@@ -84,8 +84,8 @@ impl Dice {
         (start..start + len).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect()
     }
 
-    /// Returns the key of this number and thread. The lengths of a thread's keys differ; all keys differ in their first
-    /// byte.
+    /// Returns the key of this number and thread. A thread's keys have the lengths of [`KEY_SIZES`] in turn; all keys
+    /// differ in their first byte.
     fn key(&mut self, thread: usize, number: usize) -> Vec<u8> {
         let len = KEY_SIZES[number % KEY_SIZES.len()];
         let mut key = self.bytes(len);
@@ -153,8 +153,8 @@ fn all_sizes_side_by_side_keep_what_they_hold() {
     }
 }
 
-/// Each size of a key is combined with each size of a value; values change from each size to the next, and at once back
-/// again.
+/// Each size of a key is combined with each size of a value; values change from each size to the next larger one, and
+/// at the end from the largest to the empty value.
 #[test]
 fn a_key_may_hold_any_size_after_any_other() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {

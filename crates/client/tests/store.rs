@@ -92,7 +92,7 @@ fn a_value_is_written_where_it_goes() {
         let numbers = |value: &mut [u8]| (1..).zip(value).for_each(|(n, byte)| *byte = n);
         client.put_from(b"key", 100, numbers).unwrap();
         assert_eq!(client.get(b"key"), Ok(Some((1..=100).collect())));
-        // Within `fill`, another operation on the same key begins and ends, so the outer one has to start again.
+        // Within `fill`, another operation on the same key begins and ends, so the outer operation's hint is outdated.
         let mut calls = 0;
         client
             .put_from(b"key", 1, |value| {

@@ -71,7 +71,7 @@ impl Cluster {
     }
 }
 
-/// A memory node that gets no processor time closes new connections, so a client has to try again.
+/// A memory node that gets no processor time can close new connections, so a client has to try again.
 #[test]
 fn a_node_that_hangs_up_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,8 +197,8 @@ fn a_view_ends_the_wait_for_a_silent_memory_node() {
     assert_eq!(stats.kind(OpKind::Search).operations, 64);
 }
 
-/// Of many keys, one waits for the view without the node. While a subtable has no primary, its keys are looked up one
-/// by one; the other keys are read together afterwards.
+/// A `get_many` with keys on the silent node waits for the view without that node. While a subtable has no primary, its
+/// keys are looked up one by one; the other keys are read together afterwards.
 #[test]
 fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
     let stats = reads_beside_a_silent_memory_node(async |session, keys| {

@@ -23,8 +23,8 @@ fn there_is_none_over_shared_memory() {
     assert!(without.metrics().work_table.is_none());
 }
 
-/// Every thread puts growing numbers. No thread gets a smaller number than it has put or got before. (`fusee-bench ycsb
-/// --check --work-table strict` judges whole histories.)
+/// One thread puts growing numbers, and gets each of them back. No other thread gets a smaller number than it has got
+/// before. (`fusee-bench ycsb --check --work-table strict` judges whole histories.)
 #[test]
 fn threads_that_share_a_strict_table_see_each_others_writes() {
     let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();

@@ -76,8 +76,8 @@ pub struct KeeperTiming {
     pub deadline: Duration,
     /// Time between two heartbeats, if there is nothing to tell and the master does not hold its answers.
     pub pace: Duration,
-    /// Shortest time between two heartbeats when sessions come and go. It is limited because heartbeats with held
-    /// answers take up room in the master.
+    /// Shortest time between two heartbeats, when sessions come and go or wait for epochs to pass. It is limited
+    /// because heartbeats with held answers take up room in the master.
     pub gap: Duration,
     /// First pause before a master that does not answer is asked again.
     pub first_retry: Duration,
@@ -130,7 +130,7 @@ pub trait KeeperEnvironment {
 #[derive(Debug)]
 pub struct Keeper {
     state: Mutex<KeeperState>,
-    /// Wakes [`Keeper::keep`] when a session was added, or when a session wants a heartbeat to be sent.
+    /// Wakes [`Keeper::keep`] when a session was added, wants a heartbeat to be sent, or has blocks to hand on at once.
     changed: Arc<AtomicWaker>,
 }
 
@@ -424,8 +424,9 @@ impl Keeper {
         (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
-    /// Waits until there is more to tell the master than the last heartbeat told: soon after a session was opened or
-    /// wants a heartbeat to be sent, and when all sessions have acknowledged the newest view and epoch.
+    /// Waits until there is more to tell the master than the last heartbeat told: soon after a session was opened,
+    /// wants a heartbeat to be sent or has blocks to hand on at once, and when all sessions have acknowledged the
+    /// newest view and epoch.
     async fn more_to_tell(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
