@@ -104,7 +104,7 @@ fn allocation_goes_on_beside_a_dead_backup() {
     kept.stop();
 }
 
-/// While a survey reads regions, they move to a memory node that joins; over shared memory and over TCP.
+/// While surveys read regions, over shared memory and over TCP, the regions move to a memory node that joins.
 #[test]
 fn a_survey_counts_every_block_once_while_regions_move() {
     let dir = tempfile::tempdir().unwrap();

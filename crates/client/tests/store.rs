@@ -513,8 +513,8 @@ fn sessions_of_a_client_share_an_index_cache_over_a_network() {
     });
 }
 
-/// Over a network, with as many memory nodes as replicas of slots and of objects, a session updates and deletes a key
-/// that it has just seen in two phases.
+/// Over a network, with as many memory nodes as replicas of slots and of objects, a session takes two phases to update
+/// or delete a key that it has just seen.
 // Promise PHA-3: Speculative writes take two phases over a network.
 #[test]
 fn speculations_take_two_phases_over_a_network() {
@@ -693,7 +693,7 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
         return;
     }
     const KEYS: u64 = 50;
-    // With three replicas on three nodes, the slot and the object of a key are on the same node, whichever it is.
+    // With three replicas on three nodes, every node has a replica of each slot and of each object.
     let replicas = options(FabricKind::Verbs).with_data_replicas(3);
     let client = Client::embedded(replicas).unwrap().blocking();
     let nodes = client.view().members.len() as u64;

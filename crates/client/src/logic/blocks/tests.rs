@@ -481,8 +481,8 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     assert_eq!(*source.adopted.borrow(), []);
 }
 
-/// An operation that returns a block is dropped while it waits for a node. Later the session needs memory, and finds
-/// the block.
+/// An operation that returns a block is dropped while it waits for a node. Later the session needs memory: it returns
+/// the block once more, and then is granted it again.
 // Promise MEM-13: Blocks of lost grants and interrupted returns are not lost.
 #[test]
 fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
