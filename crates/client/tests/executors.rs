@@ -30,7 +30,7 @@ const OPERATIONS: usize = 2000;
 /// far less than the store waits for memory. Delays that the machine causes to idle threads are not counted.
 const MOST_SILENCE: Duration = Duration::from_millis(500);
 
-/// The longest time until a call fails because memory is full.
+/// The longest time that a call is allowed to take until it fails because memory is full.
 const REFUSAL: Duration = Duration::from_secs(30);
 
 /// Makes a cluster of three nodes with pools of this size, for values of 1 MiB.

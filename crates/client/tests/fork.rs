@@ -65,7 +65,7 @@ fn connect(master: &str, fabric: FabricKind) -> BlockingClient {
     Client::connect_with(master, Options::default().with_fabric(fabric)).unwrap().blocking()
 }
 
-/// Starts this binary in a role; returns the process and its first line.
+/// Starts this binary in a role. Returns the process and the first line that it prints.
 fn start(role: &str) -> (std::process::Child, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let command = command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -323,7 +323,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
             });
             goes_on(&client, &session, opened);
         }
-        // Only this child drops the inherited values. The other children end without dropping them.
+        // This child makes no call: it only ends, by `exit`.
         let pid = fork(End::Exit, || ());
         finish(pid, AT_ONCE);
         goes_on(&client, &session, opened);

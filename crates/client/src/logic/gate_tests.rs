@@ -138,8 +138,8 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     assert!(!stirs());
 }
 
-/// A session that looks for memory offers its blocks only for moments, so blocks for a call must be put into a batch
-/// when it makes the offer.
+/// A session that looks for memory offers its blocks only for moments, so blocks for a call for memory must be put into
+/// a batch when it makes the offer.
 #[test]
 fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     let gate = gate();
