@@ -116,7 +116,9 @@ fn a_pair_that_somebody_else_wrote_is_noticed() {
     let files = files(&scratch);
     let load = scratch.file("b.load", b"INSERT a\nINSERT b\n");
     let trans = scratch.file("b.trans", "READ a\nREAD b\n".repeat(20).as_bytes());
-    let line = ["ycsb", "--json", "--master", &up.master, "--seconds", "3"];
+    // Long enough for the processes below on a loaded machine.
+    let line = ["ycsb", "--json", "--master", &up.master, "--seconds", "12"];
+    let line = [&line[..], &["--threads", "1", "--coroutines", "1"]].concat();
     let output = std::thread::scope(|scope| {
         let line = [&line[..], &["--load-file", &load, "--trans-file", &trans]].concat();
         let running = scope.spawn(move || finish(&mut fusee_bench(&line)));

@@ -62,7 +62,8 @@ fn a_key_that_others_change_is_found_by_the_switch() {
 #[test]
 fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
-    let mut switch = SwitchUnderTest::start(&up, "127.0.0.1:0");
+    // No server of another test gets this address after the switch has ended.
+    let mut switch = SwitchUnderTest::start(&up, "127.0.0.77:0");
     let address = switch.address.clone();
     up.run(&["put", "--switch", &address, "key", "value"]).expect_code(0);
     switch.child.kill().unwrap();

@@ -137,8 +137,8 @@ pub fn lost_column(seed: u64) {
     });
 }
 
-/// As in [`lost_column`], a write has the hint of an EC-oriented pair, which has no room any more. Meanwhile the pair is
-/// replicated, which it stays.
+/// As in [`lost_column`], a write has the hint of an EC-oriented pair, for which there is no room any more. Meanwhile
+/// the pair has become replicated, and it stays so.
 pub fn wrong_hint(seed: u64) {
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));

@@ -115,8 +115,8 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             let kept =
                 found.and_then(|found| store.view.slab_of_word(found.word, &key, value_bytes));
             match kept {
-                // The cluster has too few memory nodes for the pair's redundancy, so the write takes the redundancy that
-                // a new pair would have.
+                // The cluster has too few memory nodes for the pair's redundancy, so the write takes the redundancy
+                // that a new pair would have.
                 Some(slab) if Some(slab) == failed => {
                     let slab = self.slab_of_new().map_err(|_| error)?;
                     return Ok(self.placed(slab, KeepRedundancy::No, None));
