@@ -27,7 +27,7 @@ impl fmt::Display for FailedWriteOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// UPDATE or DELETE of a key that does not exist.
+    /// UPDATE, DELETE or Move of a key that does not exist.
     #[error("key not found")]
     NotFound,
     /// INSERT of a key that exists.

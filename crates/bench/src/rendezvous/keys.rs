@@ -66,7 +66,7 @@ impl fmt::Display for DriverStatus {
     }
 }
 
-/// The keys of one meeting in the store.
+/// The keys in the store that serve one meeting.
 #[derive(Clone)]
 pub struct RendezvousKeys {
     client: BlockingClient,

@@ -1,5 +1,5 @@
-//! The alarm that wakes a session's thread from its sleep in a turn of the session's fabric. While the thread is
-//! awake, the alarm costs next to nothing.
+//! The alarm that wakes a session's thread when the thread sleeps until its fabric has an answer. While the thread is
+//! awake, a wake-up needs no system call.
 
 use std::io;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ pub(super) struct SocketFile {
 enum SocketFileState {
     /// The file was the server's own at the last check.
     Ours(SocketFileId),
-    /// The server's own file did not exist at the last check.
+    /// The server's own file did not exist at the last check, or counts as gone.
     Gone(SocketFileId),
     /// The server is ending, and makes no file any more.
     Ended,

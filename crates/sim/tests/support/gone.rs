@@ -106,7 +106,7 @@ pub fn gone(seed: u64) {
         let begun = sim.now();
         session.timed(pin!(insists(&sim, &session))).await;
         let took = Duration::from_nanos(sim.now() - begun);
-        // The first attempts follow each other quickly, and do not check the time limit.
+        // The pauses after the first 64 attempts do not check the time limit.
         let quick = Duration::from_nanos(64 * ATTEMPT_NS);
         assert!(took <= OP_TIMEOUT + quick + SLACK, "it has insisted for {took:?}");
     });

@@ -228,7 +228,7 @@ fn store_settings(args: &CompareArgs) -> Result<PeerSettings, Failure> {
     Ok(PeerSettings { size, values, memory_nodes, connections })
 }
 
-/// Starts a subject for tasks of one family.
+/// Starts a subject of the comparison, for the tasks of one family.
 fn start(
     args: &CompareArgs,
     settings: &PeerSettings,

@@ -48,7 +48,7 @@ pub struct TransitionSamples {
     pub transitions: u64,
     /// Bytes that these transitions read and wrote.
     pub bytes: u64,
-    /// The most round trips that one transition took.
+    /// The most round trips that one transition took, of this way or an earlier one.
     pub phases: u32,
 }
 

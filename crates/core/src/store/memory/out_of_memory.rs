@@ -187,7 +187,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             }
             match self.collector().collect(true).await {
                 CollectResult::Waiting => {}
-                // The search has ended, because `collect` has made room.
+                // Nothing more becomes free soon, but `collect` has made room, so the search ends.
                 CollectResult::Nothing if self.has_room() => return Ok(()),
                 CollectResult::Freed | CollectResult::Nothing
                     if asked == BlockRequestResult::Called =>

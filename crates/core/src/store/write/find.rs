@@ -145,8 +145,8 @@ impl<'o, 's, 'k, F: Fabric, H: Host> WriterSearch<'o, 's, 'k, F, H> {
     }
 
     /// Finds which of these slots, as a node has shown them, refers to the key. Takes one phase, or none if there are
-    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. A word that can refer to no
-    /// object, or only to damaged replicas, is an error only if no other word refers to the key.
+    /// no candidates. Each object that does not tell its key is re-read, in one or two phases. A word that can refer to
+    /// no object, or only to damaged replicas, is an error only if no other word refers to the key.
     pub async fn find(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,

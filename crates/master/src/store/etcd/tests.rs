@@ -312,7 +312,7 @@ fn a_lease_is_renewed_until_it_is_given_back() {
     let client = &bench.etcd.client;
     let renew = || bench.runtime.block_on(client.keep_alive(lease));
     patiently(renew).unwrap();
-    // A watch also reports a change from before the watch began, and ends with the change.
+    // A watch also reports a change that was made before the watch began, and then it ends.
     let (_, now) = patiently(|| bench.runtime.block_on(bench.etcd.candidates())).unwrap();
     let changed = |since| {
         let watch = client.changed(bench.etcd.key("election/"), since);
