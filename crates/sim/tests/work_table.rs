@@ -12,6 +12,7 @@ use fusee_client::PutOptions;
 use fusee_client::logic::RequestTable;
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
+use fusee_core::erasure::Coding;
 use fusee_core::stats::OpKind;
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimSession, run};
 use futures_util::future::{join, join_all, join3};
@@ -123,6 +124,15 @@ fn sets_are_absorbed_by_their_like_only() {
         let before = table.stats().absorbed;
         let first = puts(&sessions[0], &unnamed);
         join3(first, puts(&sessions[1], &named), puts(&sessions[2], &unnamed)).await;
+        assert_eq!(table.stats().absorbed, before);
+        // The value of the second put is too short for the pair's code, so the rules decide its redundancy, which the
+        // third put would then keep.
+        let coded = Redundancy::Coded(Coding::new(2, 1).unwrap());
+        let coded = PutOptions::default().with_redundancy(coded);
+        sessions[0].put_with(b"coded", &[1; 900], &coded).await.unwrap();
+        let puts = [&[2; 900][..], b"short", &[3; 900]].into_iter().zip(sessions);
+        let puts = join_all(puts.map(|(value, s)| s.put(b"coded", value))).await;
+        assert_eq!(puts, [Ok(()), Ok(()), Ok(())]);
         assert_eq!(table.stats().absorbed, before);
     });
 }

@@ -83,6 +83,8 @@ pub struct SetKind {
     pub opcode: Opcode,
     /// The redundancy that the set gives its pair; `None` for a set that only adds a pair.
     pub placement: Option<Placement>,
+    /// The length of the value, if the redundancy depends on it.
+    pub value_bytes: Option<usize>,
 }
 
 /// Sets of one key that wait until the running set of that key has ended.

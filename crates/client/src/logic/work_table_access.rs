@@ -74,7 +74,10 @@ impl WorkTableAccess {
         let store = cached.store();
         // The write is checked here, because a write that another set absorbs is not checked again.
         store.check_write(&request)?;
-        let kind = SetKind { opcode: request.opcode(), placement: Some(request.placement()) };
+        let placement = Some(request.placement());
+        let depends_on_length = store.redundancy_depends_on_length(&request);
+        let value_bytes = depends_on_length.then(|| request.value().len());
+        let kind = SetKind { opcode: request.opcode(), placement, value_bytes };
         let key = request.key();
         let mut room = Vec::new();
         let value = request.value().bytes(&mut room);
@@ -124,7 +127,7 @@ impl WorkTableAccess {
         if !self.table.is_relaxed() {
             return Ok(None);
         }
-        let kind = SetKind { opcode: Opcode::Insert, placement: None };
+        let kind = SetKind { opcode: Opcode::Insert, placement: None, value_bytes: None };
         match self.table.set(kind, key, value, None, store.host().epoch()) {
             SetRole::Lead(lead, gets) => {
                 self.let_gets_land(store, key, gets).await;

@@ -379,13 +379,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_was_given_up_is_closed_even_if_its_peer_answers_all_the_time() {
-        let (near, mut far) = tokio::io::duplex(1 << 20);
+        // One write takes longer to read than one poll of the connection's task may.
+        let (near, mut far) = tokio::io::duplex(4 << 20);
         let connection = ClientConnection::<u32>::start(near, None, "there".into());
         drop(connection);
         let answer = encode(&AnswerEnvelope { id: 99, outcome: Ok::<u32, CallFailure>(5) });
         let answer = answer.unwrap();
         let frame = [&(answer.len() as u32).to_be_bytes(), &answer[..]].concat();
-        let frames = frame.repeat(1000);
+        let frames = frame.repeat(1 << 20);
         let answering = async { while far.write_all(&frames).await.is_ok() {} };
         tokio::time::timeout(Duration::from_secs(60), answering).await.unwrap();
     }

@@ -22,7 +22,7 @@
 //!
 //! An encoded answer takes memory until it is written, so until the peer reads. This memory is counted and bounded in
 //! the same way, except that the connection with the most bytes is closed, and that [`FREE_ANSWER_BYTES`] of each
-//! connection are always accepted. So peers that read get their answers even beside peers that do not.
+//! connection are always accepted. So peers that read get short answers even beside peers that do not.
 //!
 //! A *peer* is an IP address. Times are measured by the clock of the runtime.
 
@@ -233,7 +233,8 @@ impl RpcConnectionTable {
     /// Closes the connection, of one address or of all, that keeps the most bytes of answers.
     fn close_most_unread(&self, of: Option<IpAddr>) {
         let entries = self.entries.values();
-        let entries = entries.filter(|entry| of.is_none_or(|peer| entry.peer == peer));
+        let entries = entries
+            .filter(|entry| entry.answer_bytes > 0 && of.is_none_or(|peer| entry.peer == peer));
         if let Some(entry) = entries.max_by_key(|entry| entry.answer_bytes) {
             entry.leave.notify_one();
         }
@@ -529,5 +530,35 @@ impl RpcConnection {
         let soon = Instant::now() + limits.frame.min(limits.idle).min(limits.first_request);
         let (at, why) = deadline.unwrap_or((soon, RpcCloseReason::Idle));
         if at <= Instant::now() { (at, why) } else { (at.min(soon), why) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_connection_with_the_most_unread_bytes_is_closed() {
+        let limit = 1 << 20;
+        let limits = Limits { answer_bytes_per_peer: limit, ..Limits::default() };
+        let guests = RpcConnections::new(limits);
+        let peer = [127, 0, 0, 1].into();
+        let [idle, hog, reader] = [0, 1, 2].map(|number| guests.enter(number, peer));
+        let held = hog.hold_answer(limit).unwrap();
+        assert!(hog.wait_for_close().now_or_never().is_none());
+        let answer = reader.hold_answer(FREE_ANSWER_BYTES).unwrap();
+        let refused = reader.hold_answer(1).unwrap_err();
+        assert_eq!(refused, RpcCloseReason::AnswerBytes);
+        assert_eq!(hog.wait_for_close().now_or_never(), Some(RpcCloseReason::MakesRoom));
+        assert!(
+            [&idle, &reader].iter().all(|other| other.wait_for_close().now_or_never().is_none())
+        );
+        drop((held, answer));
+        assert!(reader.hold_answer(limit).is_ok());
+        drop((idle, hog, reader));
+        let table = guests.shared.book();
+        assert_eq!((table.answer_bytes, table.peers.len(), table.entries.len()), (0, 0, 0));
     }
 }

@@ -20,7 +20,7 @@ pub fn gives_no_value() {
     for has_committed in [true, false] {
         let table = Arc::new(RequestTable::new(false));
         let slot = SlotRef { subtable: 0, slot: 1 };
-        let kind = SetKind { opcode: Opcode::Update, placement: None };
+        let kind = SetKind { opcode: Opcode::Update, placement: None, value_bytes: None };
         let SetRole::Lead(set, _) = table.set(kind, b"key", Some(b"value"), Some(slot), 1) else {
             panic!("nobody else is there");
         };

@@ -121,6 +121,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         WritePlacement { store: self, request }.check()
     }
 
+    /// Returns whether the redundancy that a write gives its pair can depend on the length of its value, because it
+    /// keeps the redundancy of an existing pair if the value can have it.
+    pub fn redundancy_depends_on_length<K>(&self, request: &WriteRequest<'_, K>) -> bool {
+        request.placement().keeps_existing() && !self.view.has_one_redundancy()
+    }
+
     /// Executes the requested write.
     pub fn write<'k>(
         &self,

@@ -132,8 +132,8 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
             }
         }
         let slab = match self.slab_of_new() {
-            Ok(slab) if Some(slab) != failed => slab,
-            _ => self.slab_instead(*reason)?,
+            Ok(slab) if Some(slab) == failed => self.slab_instead(*reason)?,
+            slab => slab?,
         };
         let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
         Ok(self.placed(slab, keeps, None))

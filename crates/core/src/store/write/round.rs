@@ -23,7 +23,7 @@
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
-use super::intent::Intent;
+use super::intent::{Intent, KeepRedundancy};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -250,7 +250,8 @@ async fn fetch_backup<F: Fabric, H: Host>(
 /// showed after the round.
 fn lost(view: &View, intent: &Intent<'_>, round: &WriteRound, end: Slot) -> AttemptEnd {
     let own = intent.slab.redundancy;
-    let has_other = view.redundancy_of(round.old) != Some(own)
+    let has_other = !matches!(intent.keeps, KeepRedundancy::AsFound(_))
+        && view.redundancy_of(round.old) != Some(own)
         && view.redundancy_of(end).is_some_and(|redundancy| redundancy != own);
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
