@@ -10,9 +10,10 @@ use std::task::{Context, Waker};
 
 use fusee_client::PutOptions;
 use fusee_client::logic::RequestTable;
+use fusee_client::logic::work_table::{SetKind, SetRole};
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
-use fusee_core::erasure::Coding;
+use fusee_core::layout::Opcode;
 use fusee_core::stats::OpKind;
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimSession, run};
 use futures_util::future::{join, join_all, join3};
@@ -125,16 +126,23 @@ fn sets_are_absorbed_by_their_like_only() {
         let first = puts(&sessions[0], &unnamed);
         join3(first, puts(&sessions[1], &named), puts(&sessions[2], &unnamed)).await;
         assert_eq!(table.stats().absorbed, before);
-        // The value of the second put is too short for the pair's code, so the rules decide its redundancy, which the
-        // third put would then keep.
-        let coded = Redundancy::Coded(Coding::new(2, 1).unwrap());
-        let coded = PutOptions::default().with_redundancy(coded);
-        sessions[0].put_with(b"coded", &[1; 900], &coded).await.unwrap();
-        let puts = [&[2; 900][..], b"short", &[3; 900]].into_iter().zip(sessions);
-        let puts = join_all(puts.map(|(value, s)| s.put(b"coded", value))).await;
-        assert_eq!(puts, [Ok(()), Ok(()), Ok(())]);
-        assert_eq!(table.stats().absorbed, before);
     });
+}
+
+/// A value can be too short for the pair's code. Then the rules decide the redundancy, which a longer value would keep.
+#[test]
+fn sets_whose_redundancy_depends_on_the_length_are_absorbed_by_equal_lengths_only() {
+    let table = Arc::new(RequestTable::new(false));
+    let set = |value_bytes| {
+        let kind = SetKind { opcode: Opcode::Update, placement: None, value_bytes };
+        table.set(kind, b"key", Some(b"value"), None, 1)
+    };
+    let leads = set(Some(900));
+    assert!(matches!(leads, SetRole::Lead(..)));
+    let waits = set(Some(5));
+    assert!(matches!(waits, SetRole::Wait(..)));
+    assert!(matches!(set(Some(900)), SetRole::Alone));
+    assert!(matches!(set(Some(5)), SetRole::Wait(..)));
 }
 
 /// The request that leads others is dropped half-way, or is no longer polled. No follower waits for the leader for
