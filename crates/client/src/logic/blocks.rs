@@ -130,8 +130,7 @@ enum AcceptedBlocks {
     Any,
     /// Any block, including those that are kept back for DELETEs.
     ToDelete,
-    /// A block of a region that lies beside this subtable ([`Region::lies_beside`]), and only if a memory node has such
-    /// blocks to spare.
+    /// A block beside this subtable ([`Region::lies_beside`]), only if a memory node has such blocks to spare.
     SpareBeside(u32),
 }
 
@@ -250,8 +249,7 @@ impl<E: Environment> BlockSource<E> {
         granted
     }
 
-    /// Returns a block of the pool in a region that lies beside a subtable ([`Region::lies_beside`]), if memory nodes
-    /// have such blocks to spare.
+    /// Returns a block of the pool beside a subtable ([`Region::lies_beside`]), if nodes have such blocks to spare.
     pub async fn grant_beside(
         &self,
         kind: SlabKind,
@@ -526,8 +524,7 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let node = members[first.wrapping_add(i) % members.len()].node;
-            // Regions for copies of EC-oriented pairs lie on node `owner` only, so no other node has a block for such
-            // copies.
+            // Regions for copies of EC-oriented pairs lie on node `owner` only, so no other node has such a block.
             if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }

@@ -50,9 +50,9 @@ pub(in crate::store) enum KeepRedundancy {
 #[derive(Clone, Copy)]
 pub(in crate::store) enum WriteValue<'a> {
     Bytes(&'a [u8]),
-    /// An object that is staged in the operation's batch, which [keeps](VerbBatch::keep) it. The value, of
-    /// `value_bytes` bytes, is already at its place in the object. Each attempt writes the object from there, with the
-    /// attempt's identity.
+    /// An object that is staged in the operation's batch, which [keeps](crate::verbs::VerbBatch::keep) it. The value,
+    /// of `value_bytes` bytes, is already at its place in the object. Each attempt writes the object from there, with
+    /// the attempt's identity.
     Staged {
         object: Span,
         value_bytes: usize,
