@@ -167,6 +167,7 @@ impl Tlc {
     /// If TLC itself fails.
     pub fn check(&self, spec: &Path, config: &Path, limits: &TlcLimits) -> TlcRun {
         let found = TlcResultFile::of(spec, config);
+        let _lock = found.lock();
         if let Some(run) = found.read().filter(|_| std::env::var_os("FUSEE_SPEC_AGAIN").is_none()) {
             return run;
         }
@@ -254,6 +255,15 @@ impl TlcResultFile {
         TlcResultFile(target_tmp().join("tlc-found").join(digest))
     }
 
+    /// Waits until no other process checks this model: two processes that check all models share the work.
+    fn lock(&self) -> File {
+        let dir = self.0.parent().expect("it is in a directory");
+        fs::create_dir_all(dir).expect("the target directory can be written");
+        let lock = File::create(self.0.with_extension("lock")).expect("it can be written");
+        lock.lock().expect("a file in target can be locked");
+        lock
+    }
+
     fn read(&self) -> Option<TlcRun> {
         let text = fs::read_to_string(&self.0).ok()?;
         let (verdict, states) = text.split_once('\n')?;
@@ -272,8 +282,6 @@ impl TlcResultFile {
             TlcVerdict::Violated(what) => &format!("violated {what}"),
             TlcVerdict::Unfinished => return,
         };
-        let dir = self.0.parent().expect("it is in a directory");
-        fs::create_dir_all(dir).expect("the target directory can be written");
         // The rename makes the file appear whole or not at all.
         let part = self.0.with_extension(format!("{}.part", std::process::id()));
         fs::write(&part, format!("{verdict}\n{}", run.states)).expect("it can be written");
