@@ -33,8 +33,9 @@ pub const NODES: [MnId; 2] = [MnId(0), MnId(1)];
 pub const START: u64 = POOL_HEADER_BYTES;
 /// The length of each node's pool in bytes: room for two verbs of the largest size and a little more.
 pub const POOL_BYTES: u64 = 34 << 20;
-/// The longest time that a step of a check takes unless a guarantee is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time that a step of a check takes unless a guarantee is broken. In a virtual machine with an emulated
+/// processor, the largest verbs take ten seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two memory nodes with pools of [`POOL_BYTES`] each, all zeros, and a way to attach clients to them.
 pub trait Rig: Sync {
