@@ -162,7 +162,7 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
 /// With a lease of a tenth of a second, clients that only read and write lose no session. A silent node delays no read
 /// by more than two seconds, which allows for a busy machine.
 ///
-/// A machine that runs threads 25 ms late cannot keep such a lease, so an attempt that fails on one says nothing.
+/// On a machine that runs a thread 25 ms late, such a lease possibly runs out. An attempt that fails there is repeated.
 // Promise SIL-6: Leases of 100 ms work.
 #[test]
 fn short_leases_can_be_used() {
