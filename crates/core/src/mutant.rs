@@ -265,6 +265,12 @@ mutants! {
     /// Lets a write use its hint in a newer view than the view by which it chose its slab: the hint's pair is possibly
     /// in a region that the older view did not have.
     OlderViewPlaces,
+    /// Lets a write that keeps its pair's redundancy do so according to the pair that it found first, although the pair
+    /// has got another redundancy since.
+    FirstFoundPlaces,
+    /// Lets a losing write that would have changed the pair's redundancy succeed, although the winner has kept the
+    /// redundancy.
+    RedundancyLoserSucceeds,
 
     // Faults in the work table.
     /// Lets a get share the result of another get that was posted earlier: the get misses a write that ended before the

@@ -114,12 +114,17 @@ fn a_write_without_a_named_redundancy_gets_the_pairs_or_the_rules() {
         placements::wrong_hint(seed);
         placements::ignored_options(seed);
         placements::unheard_refusal(seed);
+        placements::grown_cluster(seed);
+        placements::barred_primary(seed);
     }
     for seed in 0..200 {
         placements::vanishing_pair(seed);
         placements::vanishing_found(seed);
         placements::named_loser(seed);
         placements::short_loser(seed);
+        placements::loser_by_other_rule(seed);
+        placements::named_as_it_was(seed);
+        placements::moved_meanwhile(seed);
     }
 }
 

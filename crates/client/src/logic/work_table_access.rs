@@ -107,6 +107,10 @@ impl WorkTableAccess {
             }
         };
         let result = store.write(request.hinted(hint).watched(&watch)).await;
+        // If the cluster has got its first region that is not replicated since, the sets that this one has absorbed run
+        // alone.
+        let lead =
+            lead.filter(|_| depends_on_length || !store.redundancy_depends_on_length(&request));
         if let Some(lead) = lead {
             lead.land_set(result.as_ref().map(|written| written.place), value);
         }

@@ -179,6 +179,8 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
         StaleHintPlaces => &scenarios::STALE_HINT,
         OlderViewPlaces => &scenarios::PLACED_EARLIER,
+        FirstFoundPlaces => &scenarios::MOVED_MEANWHILE,
+        RedundancyLoserSucceeds => &scenarios::NAMED_LOSER,
         MissedBesideGrants => &scenarios::LOST_ANSWERS,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,

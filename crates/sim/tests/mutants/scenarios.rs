@@ -245,6 +245,9 @@ pub const STALE_HINT: MutantScenario = named("stale hint", placements::stale_hin
 
 pub const PLACED_EARLIER: MutantScenario = named("placed earlier", placements::newer_view);
 
+pub const MOVED_MEANWHILE: MutantScenario = named("moved meanwhile", placements::moved_meanwhile);
+pub const NAMED_LOSER: MutantScenario = named("named loser", placements::named_loser);
+
 pub const DEMOTION_RATE: MutantScenario = named("demotion rate", rates::demotion);
 pub const PROMOTION_RATE: MutantScenario = named("promotion rate", rates::promotion);
 pub const COUNTERS: MutantScenario = named("counters", rates::counters);
@@ -252,7 +255,9 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 93] = [
+pub const STEPWISE: [&MutantScenario; 95] = [
+    &MOVED_MEANWHILE,
+    &NAMED_LOSER,
     &UNREAD_DATA,
     &PLACED_EARLIER,
     &STALE_HINT,

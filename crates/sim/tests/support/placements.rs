@@ -3,19 +3,23 @@
 use std::time::Duration;
 
 use fusee_client::RedundancyRules;
+use fusee_client::logic::LogicOptions;
 use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
-use fusee_core::store::{Hint, WriteRequest, WriteResult};
+use fusee_core::store::{Hint, Transition, WriteRequest, WriteResult};
+use fusee_core::verbs::ClientId;
 use fusee_core::view::Geometry;
 use fusee_sim::check::check_replicas_agree;
 use fusee_sim::{ClusterOptions, Rng, Sim, SimCluster, SimStore};
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 
 use super::moved_pairs::wait_for_repair;
 
 const LEASE: Duration = Duration::from_millis(20);
 const KEY: &[u8] = b"key";
+/// Some days, in nanoseconds.
+const FOR_GOOD: u64 = 1 << 50;
 /// A value that can be erasure-coded.
 const LONG: [u8; 900] = [1; 900];
 /// A value that cannot be erasure-coded.
@@ -27,6 +31,15 @@ fn coded() -> Redundancy {
 
 /// Runs a scenario with two sessions of one process, in a cluster of three memory nodes.
 fn with_sessions(seed: u64, scenario: impl AsyncFnOnce(&SimCluster, &SimStore, &SimStore)) {
+    let scenario = async |cluster: &SimCluster, _, a: &_, b: &_| scenario(cluster, a, b).await;
+    with_named_sessions(seed, scenario);
+}
+
+/// As [`with_sessions`], with the id of the first session.
+fn with_named_sessions(
+    seed: u64,
+    scenario: impl AsyncFnOnce(&SimCluster, ClientId, &SimStore, &SimStore),
+) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
@@ -40,7 +53,7 @@ fn with_sessions(seed: u64, scenario: impl AsyncFnOnce(&SimCluster, &SimStore, &
         let b = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(a.gate().clone());
         keeper.open(b.gate().clone());
-        scenario(&cluster, a.store(), b.store()).await;
+        scenario(&cluster, a.id(), a.store(), b.store()).await;
     });
     check_replicas_agree(&cluster);
 }
@@ -199,6 +212,131 @@ pub fn short_loser(seed: u64) {
         join(late, write(b, long.hinted(hint))).await;
         let has = pair_of(a).await.map(|(redundancy, _)| redundancy);
         assert_eq!(has, Some(Redundancy::Replicated));
+    });
+}
+
+/// As [`short_loser`], but the long value is too short for the pair's code, too, and the rules want another redundancy
+/// for it. The write that takes effect last keeps the redundancy that the other one gave the pair.
+pub fn loser_by_other_rule(seed: u64) {
+    with_sessions(seed, async |cluster, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(coded());
+        let hint = write(a, put).await.place.map(Hint::uncertain);
+        // Now each session owns a block for its write.
+        write(a, WriteRequest::insert(&b"a"[..], SHORT).placed(Redundancy::Replicated)).await;
+        write(b, WriteRequest::insert(&b"b"[..], SHORT).placed(Redundancy::None)).await;
+        let late = |name| cluster.sim().sleep(Rng::named(seed, name).below_u64(5_000));
+        let replicated = async {
+            late("replicated").await;
+            let by_rule = RedundancyRules::replicated().placement(SHORT.len());
+            let update = WriteRequest::update(KEY, &[2; SHORT.len()]).placed(by_rule);
+            write(a, update.hinted(hint)).await
+        };
+        let alone = async {
+            late("alone").await;
+            let by_rule = RedundancyRules::from_length(0, Redundancy::None).placement(SHORT.len());
+            let update = WriteRequest::update(KEY, &[3; SHORT.len()]).placed(by_rule);
+            write(b, update.hinted(hint)).await
+        };
+        join(replicated, alone).await;
+        let has = pair_of(a).await;
+        let orders = [Some((Redundancy::Replicated, 3)), Some((Redundancy::None, 2))];
+        assert!(orders.contains(&has), "{has:?}");
+    });
+}
+
+/// A write names the redundancy that the pair has. Meanwhile the pair gets another redundancy, and then a write that
+/// keeps it. If the pair still has its first value in between, the first write comes after the change.
+pub fn named_as_it_was(seed: u64) {
+    with_named_sessions(seed, async |cluster, id_of_a, a, b| {
+        let put = WriteRequest::insert(KEY, &LONG).placed(Redundancy::None);
+        let place = write(a, put).await.place.expect("it has taken effect");
+        // Now `b` owns a block for its Move.
+        write(b, WriteRequest::insert(&b"other"[..], &LONG).placed(coded())).await;
+        let late = |name| cluster.sim().sleep(Rng::named(seed, name).below_u64(20_000));
+        let named = async {
+            late("named").await;
+            let named = WriteRequest::update(KEY, &[2; LONG.len()]).placed(Redundancy::None);
+            write(a, named.hinted(Some(place))).await
+        };
+        let others = async {
+            late("others").await;
+            b.set_redundancy(KEY, coded(), None).await.expect("it can be");
+            let between = pair_of(b).await;
+            let by_rule = RedundancyRules::replicated().placement(LONG.len());
+            write(b, WriteRequest::update(KEY, &[3; LONG.len()]).placed(by_rule)).await;
+            between
+        };
+        // The loser of the Move's round sees the primary's word late.
+        let hold = async {
+            late("hold").await;
+            let primary = cluster.view().slot_places(place.slot).next().expect("a primary").node;
+            cluster.network().links().hold(id_of_a, primary, 200_000);
+        };
+        let (_, between, ()) = join3(named, others, hold).await;
+        let (has, value) = pair_of(a).await.expect("nothing deletes it");
+        let is_first = between.is_some_and(|(_, value)| value == 1);
+        assert!(!is_first || has == Redundancy::None, "{between:?}, then {has:?} and {value}");
+    });
+}
+
+/// A pair gets another redundancy while a write that keeps it has found it with its first one.
+pub fn moved_meanwhile(seed: u64) {
+    with_sessions(seed, async |cluster, a, b| {
+        // Now `a` owns blocks of both redundancies, and `b` owns none.
+        write(a, WriteRequest::insert(&b"other"[..], &LONG).placed(coded())).await;
+        write(a, WriteRequest::insert(KEY, &LONG).placed(Redundancy::None)).await;
+        let by_rule = RedundancyRules::replicated().placement(LONG.len());
+        let change = async {
+            cluster.sim().sleep(Rng::named(seed, "change").below_u64(500_000)).await;
+            a.set_redundancy(KEY, coded(), None).await.expect("it can be")
+        };
+        let keeps = WriteRequest::update(KEY, &[2; LONG.len()]).placed(by_rule);
+        let (_, (change, _)) = join(write(b, keeps), change).await;
+        let redundancy = if change == Transition::Moved { coded() } else { Redundancy::None };
+        assert_eq!(pair_of(a).await, Some((redundancy, 2)));
+    });
+}
+
+/// A session that has not operated since the cluster got more memory nodes writes a pair of a redundancy that was
+/// impossible before.
+pub fn grown_cluster(seed: u64) {
+    let wide = Redundancy::Coded(Coding::new(3, 1).expect("there is such a code"));
+    with_sessions(seed, async |cluster, a, b| {
+        let value = [2; LONG.len()];
+        let put = WriteRequest::upsert(KEY, &value).placed(wide);
+        assert!(matches!(b.write(put).await, Err(Error::Redundancy(_))));
+        cluster.start_node();
+        wait_for_repair(cluster).await;
+        let request = WriteRequest::upsert(KEY, &value).placed(wide);
+        write(b, request).await;
+        assert_eq!(pair_of(a).await, Some((wide, 2)));
+    });
+}
+
+/// While the master is silent, a session that cannot reach a pair's primary writes the pair. The pair keeps its
+/// redundancy, so that it is no reason to refuse the write that a new pair could not have the redundancy of the rules.
+pub fn barred_primary(seed: u64) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let session = LogicOptions { op_timeout: Duration::from_millis(300), ..defaults.session };
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let cluster = SimCluster::new(&sim, &ClusterOptions { session, lease_ms, ..defaults });
+    let process = cluster.client_process();
+    cluster.block_on(process, async {
+        let writer = cluster.open(process, session).await.expect("a master leads");
+        write(writer.store(), WriteRequest::insert(KEY, &LONG)).await;
+        let cut_off = cluster.open_unheard(process, session).await.expect("a master leads");
+        let slot = writer.store().search(KEY, None).await.expect("it is there").hint();
+        let slot = slot.expect("the primary answers").slot;
+        let primary = cluster.view().slot_places(slot).next().expect("a primary").node;
+        cluster.network().links().hold(cut_off.id(), primary, FOR_GOOD);
+        cluster.restart_master(FOR_GOOD);
+        cluster.sim().sleep(2 * LEASE.as_nanos() as u64).await;
+        let too_wide = Redundancy::Coded(Coding::new(3, 1).expect("there is such a code"));
+        let by_rule = RedundancyRules::from_length(0, too_wide).placement(LONG.len());
+        let update = WriteRequest::update(KEY, &[2; LONG.len()]).placed(by_rule);
+        let result = cut_off.store().write(update).await;
+        assert!(matches!(result, Err(Error::GaveUp { .. })), "{result:?}");
     });
 }
 

@@ -402,19 +402,16 @@ impl<'i> Attempt<'i> {
         let Intent { keeps, key, value, slab, .. } = self.intent;
         match (keeps, found) {
             (KeepRedundancy::No, _)
-            | (KeepRedundancy::IfItExists, None)
-            | (KeepRedundancy::AsFound(_), Some(_)) => true,
-            (
-                KeepRedundancy::AsHinted(of_new)
-                | KeepRedundancy::AsSearched(of_new)
-                | KeepRedundancy::AsFound(of_new),
-                None,
-            ) => *of_new == slab.redundancy,
+            | (KeepRedundancy::IfItExists | KeepRedundancy::Unless { .. }, None) => true,
+            (KeepRedundancy::AsFound(_), Some(_)) if removed(Mutant::FirstFoundPlaces) => true,
+            (KeepRedundancy::AsHinted(of_new) | KeepRedundancy::AsFound(of_new), None) => {
+                *of_new == slab.redundancy
+            }
             (keeps, Some(found)) => {
                 // A value that cannot have the found pair's redundancy gets that of a new pair. If the hint was wrong,
                 // the slab is neither's, but that of the pair to which the hint led.
                 let of_new = match keeps {
-                    KeepRedundancy::AsHinted(of_new) | KeepRedundancy::AsSearched(of_new)
+                    KeepRedundancy::AsHinted(of_new) | KeepRedundancy::AsFound(of_new)
                         if !removed(Mutant::StaleHintPlaces) =>
                     {
                         *of_new
@@ -422,7 +419,12 @@ impl<'i> Attempt<'i> {
                     _ => slab.redundancy,
                 };
                 let kept = op.store.view.slab_of_word(found.word, key, value.len());
-                kept.map_or(of_new, |kept| kept.redundancy) == slab.redundancy
+                let kept = kept.map(|kept| kept.redundancy);
+                let view = op.store.view.borrow().number;
+                let lacks_nodes = |redundancy: &_| {
+                    *keeps == KeepRedundancy::Unless { redundancy: *redundancy, view }
+                };
+                kept.filter(|kept| !lacks_nodes(kept)).unwrap_or(of_new) == slab.redundancy
             }
         }
     }

@@ -38,12 +38,11 @@ pub(in crate::store) enum KeepRedundancy {
     /// The write keeps the redundancy of an existing pair. The slab is the one of the pair to which a hint leads. The
     /// contained redundancy is that of a new pair, and of a pair whose redundancy the value cannot have.
     AsHinted(Redundancy),
-    /// As `AsHinted`, but a search has found the pair.
-    AsSearched(Redundancy),
-    /// The write has kept the redundancy of an existing pair: the slab is the one of the pair that the write has found.
-    /// The slab counts as right even if the pair has got another redundancy since. The contained redundancy is that of
-    /// a new pair.
+    /// As `AsHinted`, but a search or the write itself has found the pair.
     AsFound(Redundancy),
+    /// As `IfItExists`, but a pair of this redundancy does not keep it, because the cluster has too few memory nodes for
+    /// it in the view with this number.
+    Unless { redundancy: Redundancy, view: u64 },
 }
 
 /// The source of the value that a write writes.

@@ -122,9 +122,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Returns whether the redundancy that a write gives its pair can depend on the length of its value, because it
-    /// keeps the redundancy of an existing pair if the value can have it.
+    /// keeps the redundancy of an existing pair if the value can have it. The result is for the newest view that the
+    /// host knows.
     pub fn redundancy_depends_on_length<K>(&self, request: &WriteRequest<'_, K>) -> bool {
-        request.placement().keeps_existing() && !self.view.has_one_redundancy()
+        self.follow_view();
+        let placement = request.placement();
+        let of_new = placement.of_new_pair().redundancy;
+        placement.keeps_existing() && !(self.view.has_one_redundancy() && of_new.is_replicated())
     }
 
     /// Executes the requested write.
@@ -142,12 +146,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.view.check_key(&key)?;
         self.view.check_value(value.len())?;
         let placement = WritePlacement { store: self, request: &request };
+        let mut hint = request.hint;
         let placed = match placement.place() {
             Ok(placed) => placed,
-            // Boxed, because this case is rare and futures of operations should stay small.
-            Err(error) => Box::pin(placement.place_by_search(error, None)).await?,
+            Err(error) => {
+                // Boxed, because this case is rare and futures of operations should stay small.
+                let anew = Box::pin(placement.place_by_search(error, None)).await?;
+                hint = anew.hint;
+                anew.placed
+            }
         };
-        let PlacedWrite { slab, keeps, view, hint } = placed;
+        let PlacedWrite { slab, keeps, view } = placed;
         let mut batch = self.batches.take();
         let mut room = Vec::new();
         let value = match value {
@@ -198,14 +207,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
 /// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if the
 /// write would have had this result with enough memory, too.
-async fn error_without_memory<F: Fabric, H: Host>(
+pub(in crate::store) async fn error_without_memory<F: Fabric, H: Host>(
     store: &Store<F, H>,
     intent: &Intent<'_>,
 ) -> Error {
     let found = store.search(intent.key, None).await;
     match (intent.opcode, found.map(|found| found.value().is_some())) {
         (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
-        (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
+        (Opcode::Update | Opcode::Delete | Opcode::Move, Ok(false)) => Error::NotFound,
         _ => store.view.no_room_in(intent.slab),
     }
 }

@@ -24,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::attempt::{Attempt, AttemptEnd};
+use super::error_without_memory;
 use super::intent::{CannotBegin, Intent, KeepRedundancy, WriteValue};
 use super::uncontended::compete;
 use crate::data::Redundancy;
@@ -211,7 +212,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             Ok(attempt) => attempt,
             Err(CannotBegin::Failed(error)) => return self.if_vouched(Err(error)).await,
             Err(CannotBegin::NoRoom(short)) => {
-                self.await_room(short).await?;
+                self.await_room(&intent, short).await?;
                 return Ok(MoveProgress::Retry(Some(place.uncertain())));
             }
         };
@@ -294,7 +295,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         ended
     }
 
-    async fn await_room(&mut self, slab: SlabKind) -> Result<(), Error> {
+    async fn await_room(&mut self, intent: &Intent<'_>, slab: SlabKind) -> Result<(), Error> {
         self.op.pin.pause();
         self.op.made_room = true;
         let view = self.op.view.clone();
@@ -302,7 +303,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let least = &mut self.least;
         let mut search = MemorySearch { store, kind: slab, to_delete: false, least, view: &view };
         match search.run().await {
-            Err(Error::OutOfMemory) => Err(self.op.store.view.no_room_in(slab)),
+            Err(Error::OutOfMemory) => Err(Box::pin(error_without_memory(store, intent)).await),
             other => other,
         }
     }

@@ -17,13 +17,13 @@
 //! does not count, because that Move has possibly lost, too. If the primary already shows a later writer's word
 //! instead, this later writer has replaced the Move's word, and the loser took effect right before it.
 //!
-//! *A loser that would have changed the pair's redundancy* starts again if the primary shows a word of another
-//! redundancy after the round. The winner has possibly kept that of the old pair, and right after the loser it would
-//! have kept the loser's. Starting again is as safe as by rule L.
+//! *A loser of another redundancy* than that of the word that the primary shows after the round starts again. The
+//! winner has possibly kept the redundancy of the old pair, and right after the loser it would have kept the loser's.
+//! Starting again is as safe as by rule L.
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
-use super::intent::{Intent, KeepRedundancy};
+use super::intent::Intent;
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -190,7 +190,7 @@ async fn end_lost_round<F: Fabric, H: Host>(
     // began.
     let counts = passes(Mutant::LosersDoNotAsk, has_valid_lease(&op.store.host))
         || is_vouched_for_now(op, attempt.intent.key).await;
-    Ok(if counts { lost(&op.view, attempt.intent, &round, end) } else { AttemptEnd::Retry })
+    Ok(if counts { lost(&op.view, attempt.intent, end) } else { AttemptEnd::Retry })
 }
 
 /// Ends a lost round for mutants that wrongly do not wait for its end, or free the loser's object too early.
@@ -201,7 +201,7 @@ fn end_lost_round_at_once<F: Fabric, H: Host>(
     round: &WriteRound,
 ) -> Option<AttemptEnd> {
     if removed(Mutant::LoserDoesNotWait) {
-        return Some(lost(&op.view, attempt.intent, round, round.old));
+        return Some(lost(&op.view, attempt.intent, round.old));
     }
     let is_move = attempt.intent.opcode == Opcode::Move;
     let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
@@ -227,7 +227,7 @@ pub(in crate::store) fn ended<F: Fabric, H: Host>(
         AttemptEnd::Done((!round.own.is_free()).then_some(place))
     } else {
         let end = Slot(op.batch.found(*cas).expect("it was answered"));
-        lost(&op.view, attempt.intent, round, end)
+        lost(&op.view, attempt.intent, end)
     }
 }
 
@@ -248,17 +248,17 @@ async fn fetch_backup<F: Fabric, H: Host>(
 
 /// Returns the end of a write that lost its round to another write of the same key. `end` is the word that the primary
 /// showed after the round.
-fn lost(view: &View, intent: &Intent<'_>, round: &WriteRound, end: Slot) -> AttemptEnd {
-    let own = intent.slab.redundancy;
-    let has_other = !matches!(intent.keeps, KeepRedundancy::AsFound(_))
-        && view.redundancy_of(round.old) != Some(own)
-        && view.redundancy_of(end).is_some_and(|redundancy| redundancy != own);
+fn lost(view: &View, intent: &Intent<'_>, end: Slot) -> AttemptEnd {
+    // The view does not know the region of the word if that region is new.
+    let has_other = !end.is_free() && view.redundancy_of(end) != Some(intent.slab.redundancy);
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
         Opcode::Update | Opcode::Upsert if guard(Mutant::MoveLoserSucceeds, end.is_moved()) => {
             AttemptEnd::Retry
         }
-        Opcode::Update | Opcode::Upsert if has_other => AttemptEnd::Retry,
+        Opcode::Update | Opcode::Upsert if guard(Mutant::RedundancyLoserSucceeds, has_other) => {
+            AttemptEnd::Retry
+        }
         _ => AttemptEnd::Done(None),
     }
 }

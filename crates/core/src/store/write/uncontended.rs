@@ -72,7 +72,7 @@ enum HintCheck {
 }
 
 /// Evaluates the executed phase of an attempt, if it has posted one, and posts the next phase.
-#[inline]
+#[inline(always)]
 pub(super) fn advance<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
     attempt: &mut Attempt<'_>,
@@ -208,8 +208,8 @@ fn after_bucket_reads<F: Fabric, H: Host>(
     tickets: [Ticket; 2],
 ) -> Result<Option<SlowPathReason>, Error> {
     attempt.check_object_written(op)?;
-    let [first, second] = tickets.map(|t| op.batch.data_span(t).map_err(|f| op.failed(f)));
-    let shown = [first?, second?];
+    let span = |ticket| op.batch.data_span(ticket).map_err(|failure| op.failed(failure));
+    let shown = [span(tickets[0])?, span(tickets[1])?];
     let buckets = Buckets::of(attempt.intent.key, &op.view);
     let words = buckets.words_in(&op.batch, shown);
     let inserts = matches!(attempt.intent.opcode, Opcode::Insert | Opcode::Upsert);
