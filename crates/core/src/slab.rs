@@ -185,6 +185,7 @@ impl Slabs {
     /// Allocates the next object of a kind, from a block that is not frozen. A block that is not in use yet has to have
     /// at least one free object in `least`. `None` if there is no such block. `best` names a subtable, and prefers
     /// blocks for which its function returns true, because they lie beside that subtable.
+    #[inline]
     pub fn allocate(
         &mut self,
         kind: SlabKind,

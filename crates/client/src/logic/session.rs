@@ -480,9 +480,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         };
         let hint = self.cached.hint(&key);
         let result = self.store().delete(key, hint).await;
-        self.cached.forget_if_absent(&key, &result);
-        result?;
-        self.cached.forget(&key);
-        Ok(())
+        if matches!(result, Ok(_) | Err(Error::NotFound)) {
+            self.cached.forget(&key);
+        }
+        result.map(|_| ())
     }
 }

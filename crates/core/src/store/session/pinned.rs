@@ -147,6 +147,7 @@ pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
 
 impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// Pins an operation that begins.
+    #[inline]
     pub fn new(store: &'s Store<F, H>) -> (OperationPin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.local_epochs.begin(&store.host, || store.newest_view());
         let local_epoch = Some(local_epoch);
@@ -243,6 +244,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     }
 
     /// Frees the memory that a replaced word has protected: its object, and the object's copies if there are any.
+    #[inline]
     pub fn free(&mut self, word: Slot) {
         if self.has_lost_hold() {
             return self.store.counters.add_left_to_comparison(1);
@@ -261,6 +263,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     }
 
     /// Notes, at the end of an operation, that WRITEs to nodes that the newest view has lost cannot execute any more.
+    #[inline]
     pub fn forget_lost(&mut self) {
         if self.traces.is_on_its_way() {
             let newest = self.store.newest_view();
