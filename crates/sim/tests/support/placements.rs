@@ -35,7 +35,7 @@ fn with_sessions(seed: u64, scenario: impl AsyncFnOnce(&SimCluster, &SimStore, &
     with_named_sessions(seed, scenario);
 }
 
-/// As [`with_sessions`], with the id of the first session.
+/// Runs a scenario like [`with_sessions`], with the id of the first session.
 fn with_named_sessions(
     seed: u64,
     scenario: impl AsyncFnOnce(&SimCluster, ClientId, &SimStore, &SimStore),
@@ -215,8 +215,8 @@ pub fn short_loser(seed: u64) {
     });
 }
 
-/// As [`short_loser`], but the long value is too short for the pair's code, too, and the rules want another redundancy
-/// for it. The write that takes effect last keeps the redundancy that the other one gave the pair.
+/// Two values that are too short for the pair's code are written side by side, by different rules. The write that takes
+/// effect last keeps the redundancy that the other one gave the pair.
 pub fn loser_by_other_rule(seed: u64) {
     with_sessions(seed, async |cluster, a, b| {
         let put = WriteRequest::insert(KEY, &LONG).placed(coded());

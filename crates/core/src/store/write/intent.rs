@@ -40,8 +40,8 @@ pub(in crate::store) enum KeepRedundancy {
     AsHinted(Redundancy),
     /// As `AsHinted`, but a search or the write itself has found the pair.
     AsFound(Redundancy),
-    /// As `IfItExists`, but a pair of this redundancy does not keep it, because the cluster has too few memory nodes for
-    /// it in the view with this number.
+    /// As `IfItExists`, but a pair of this redundancy does not keep it, because the cluster has too few memory nodes
+    /// for it in the view with this number.
     Unless { redundancy: Redundancy, view: u64 },
 }
 

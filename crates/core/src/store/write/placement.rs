@@ -241,7 +241,8 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         }
     }
 
-    /// As [`WritePlacement::slab_of_new`], but if that slab is `lacking`, the demand falls back for this reason.
+    /// Returns the slab for the request's new pair ([`WritePlacement::slab_of_new`]). If that slab is `lacking`, the
+    /// demand falls back for this reason.
     fn slab_of_new_but(
         &self,
         lacking: Option<LackingSlab>,
