@@ -250,6 +250,9 @@ fn impossible_benchmarks_are_refused_before_they_start() {
 /// reported.
 #[test]
 fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
+    if fusee_testing::is_long_and_left_out() {
+        return;
+    }
     let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let output = thread::scope(|scope| {
         let more = ["--workload", "c", "--seconds", "3", "--threads", "1", "--coroutines", "1"];

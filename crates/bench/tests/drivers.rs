@@ -164,6 +164,9 @@ fn a_driver_that_does_not_come_is_not_waited_for_for_ever() {
 /// If one of three drivers is killed, the first or another one, the remaining drivers report which.
 #[test]
 fn a_driver_that_is_killed_ends_the_run_of_the_others() {
+    if fusee_testing::is_long_and_left_out() {
+        return;
+    }
     let up = cluster();
     for victim in [0, 2] {
         let more = ["--workload", "d", "--seconds", "60", "--pair-bytes", "64"];

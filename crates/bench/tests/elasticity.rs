@@ -9,6 +9,9 @@ use serde_json::Value;
 
 #[test]
 fn sessions_and_memory_nodes_come_and_go() {
+    if fusee_testing::is_long_and_left_out() {
+        return;
+    }
     let scratch = Scratch::new();
     for (fabric, workload) in [("shm", "a"), ("tcp", "c")] {
         let plot = scratch.path().join(format!("{fabric}.svg"));

@@ -34,6 +34,9 @@ fn a_table_is_found_by_its_paper() {
 // Promise CHK-10: Figures of the lab repeat bytewise, and say "simulated".
 #[test]
 fn a_figure_is_the_same_bytes_every_time() {
+    if fusee_testing::is_long_and_left_out() {
+        return;
+    }
     let args = ["lab", "figure", "19", "--seeds", "1", "--operations", "1000", "--json"];
     let text = || finish(&mut fusee_bench(&args)).expect_code(0).text();
     let first = text();

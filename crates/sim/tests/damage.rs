@@ -16,6 +16,7 @@ use crate::support::changes::{damaged_moves, damaged_splits};
 use crate::support::failures::for_all;
 use crate::support::late_repairs::wait_for_all_replicas;
 use crate::support::scenarios;
+use crate::support::seeds::Seeds;
 
 const KEY: &[u8] = b"a key";
 
@@ -284,14 +285,7 @@ fn a_second_look_is_rare() {
 /// Operations of all kinds run while objects are damaged.
 #[test]
 fn operations_beside_damage_are_linearizable() {
-    let replay = std::env::var("FUSEE_SIM_SEED").ok();
-    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
-    for seed in replay.map_or(0..3_000, |seed| seed..seed + 1) {
-        if let Err(panic) = std::panic::catch_unwind(|| scenarios::damage(seed)) {
-            eprintln!("failed: FUSEE_SIM_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    Seeds::of(3_000).for_each(scenarios::damage);
 }
 
 /// The index grows while objects are damaged. No entry moves to a subtable in which its key is not looked for, however

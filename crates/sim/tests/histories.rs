@@ -6,17 +6,10 @@
 // Promise LIN-1
 
 use crate::support::scenarios;
+use crate::support::seeds::Seeds;
 
-/// Runs a scenario for every seed, or only for the seed that `FUSEE_SIM_SEED` names.
 fn for_all(seeds: u64, scenario: fn(u64)) {
-    let replay = std::env::var("FUSEE_SIM_SEED").ok();
-    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
-    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
-        if let Err(panic) = std::panic::catch_unwind(|| scenario(seed)) {
-            eprintln!("failed: FUSEE_SIM_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    Seeds::of(seeds).for_each(scenario);
 }
 
 #[test]

@@ -182,6 +182,15 @@ impl Drop for Scratch {
     }
 }
 
+/// Returns whether a test that takes many seconds is left out, and says so: without `FUSEE_TESTS=all`.
+pub fn is_long_and_left_out() -> bool {
+    let is_left_out = std::env::var("FUSEE_TESTS").map_or(true, |value| value != "all");
+    if is_left_out {
+        println!("SKIPPED: takes many seconds: FUSEE_TESTS=all");
+    }
+    is_left_out
+}
+
 /// A cluster of `fusee up`. Dropping this value ends `up` and its servers.
 pub struct UpCluster {
     /// The process of `up`.

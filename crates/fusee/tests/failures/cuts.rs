@@ -150,6 +150,9 @@ fn who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old() {
 /// only replica is on the node cannot be written.
 #[test]
 fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
+    if super::common::is_long_and_left_out() {
+        return;
+    }
     if !is_inside("cuts::who_is_cut_off_with_the_only_replica_reads_nothing_old") {
         return;
     }
@@ -163,6 +166,9 @@ fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
 /// clients slow. Clients must notice only delays, or errors that name the cause.
 #[test]
 fn slow_and_lossy_links_break_nothing() {
+    if super::common::is_long_and_left_out() {
+        return;
+    }
     if !is_inside("cuts::slow_and_lossy_links_break_nothing") {
         return;
     }

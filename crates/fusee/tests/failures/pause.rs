@@ -148,6 +148,9 @@ fn the_master_is_stopped_over_tcp() {
 /// The master is stopped for so long that all processes close their connections. When it continues, it finds the old
 /// connections closed, and requests waiting on new connections.
 fn stop_the_master_for_long(fabric: &'static str) {
+    if super::common::is_long_and_left_out() {
+        return;
+    }
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for _ in 0..2 {

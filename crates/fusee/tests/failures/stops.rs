@@ -40,10 +40,16 @@ fn stop_in_a_change(fabric: &'static str) {
 
 #[test]
 fn a_master_ends_its_change_before_it_ends_over_tcp() {
+    if super::common::is_long_and_left_out() {
+        return;
+    }
     stop_in_a_change("tcp");
 }
 
 #[test]
 fn a_master_ends_its_change_before_it_ends_on_shared_memory() {
+    if super::common::is_long_and_left_out() {
+        return;
+    }
     stop_in_a_change("shm");
 }

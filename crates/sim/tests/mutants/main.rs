@@ -267,10 +267,15 @@ fn every_mutant_is_caught() {
     assert!(missed.is_empty(), "not caught: {missed:#?}");
 }
 
+/// Returns whether the tests are to take as long as they need.
+fn are_all() -> bool {
+    std::env::var("FUSEE_TESTS").is_ok_and(|value| value == "all")
+}
+
 /// Returns the mutants whose names contain `ONLY`. Without `ONLY`, returns all mutants or a sample.
 fn mutants() -> Vec<&'static Mutant> {
     let only = std::env::var("ONLY").unwrap_or_default();
-    let is_whole = !only.is_empty() || std::env::var("FUSEE_TESTS").is_ok_and(|v| v == "all");
+    let is_whole = !only.is_empty() || are_all();
     if !is_whole {
         println!("SKIPPED: {} of {SAMPLED} mutants; FUSEE_TESTS=all tries all", SAMPLED - 1);
     }
@@ -288,6 +293,7 @@ fn without_a_mutant_nothing_is_caught() {
     let timed = scenarios::TIMED.map(|scenario| (scenario, TIMED_SEEDS_UNHARMED));
     for (scenario, seeds) in stepwise.into_iter().chain(timed) {
         let seeds = if LONG.contains(&scenario.name) { SEEDS_UNHARMED_LONG } else { seeds };
+        let seeds = if are_all() { seeds } else { seeds / 5 };
         if let Some(FailingSeed { seed, noticed }) = hunt(None, scenario, 0..seeds) {
             panic!("{}, seed {seed}: {noticed}", scenario.name);
         }

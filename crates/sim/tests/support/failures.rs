@@ -27,6 +27,7 @@ use fusee_sim::check::{check_quiescent, check_replicas_agree};
 use fusee_sim::{ClusterOptions, Rng, SimClient, SimCluster, Stepper};
 
 use super::crash::{ClientLife, cut_off, idle};
+use super::seeds::Seeds;
 use super::workload::StepWorkload;
 use super::{
     MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small,
@@ -98,20 +99,14 @@ impl FailureCounts {
     }
 }
 
-/// Runs a scenario for every seed, and returns the sums of the counts. Returns `None` if only one seed was to run.
+/// Runs a scenario for every seed, and returns the sums of the counts. Returns `None` if fewer seeds were to run.
 pub fn for_all(seeds: u64, scenario: fn(u64) -> FailureCounts) -> Option<FailureCounts> {
-    let replay = std::env::var("FUSEE_SIM_SEED").ok();
-    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
+    let seeds = Seeds::of(seeds);
+    let are_all = seeds.are_all;
     let mut events = FailureCounts::default();
-    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
-        let more = std::panic::catch_unwind(|| scenario(seed)).unwrap_or_else(|panic| {
-            eprintln!("failed: FUSEE_SIM_SEED={seed}");
-            std::panic::resume_unwind(panic)
-        });
-        events.add(&more);
-    }
+    seeds.for_each(|seed| events.add(&scenario(seed)));
     println!("{events:?}");
-    replay.is_none().then_some(events)
+    are_all.then_some(events)
 }
 
 /// Clients die while other clients run, and are recovered. Successive seeds have different numbers of index replicas,

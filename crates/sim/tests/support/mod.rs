@@ -28,6 +28,7 @@ pub mod reuse;
 pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
+pub mod seeds;
 pub mod settled_set;
 pub mod silent_column;
 pub mod speculations;
