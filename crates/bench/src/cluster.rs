@@ -8,7 +8,7 @@
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
-use fusee_cli::memory;
+use fusee_cli::memory::PoolMemory;
 use fusee_cli::quantity::ByteSize;
 use fusee_client::{
     BlockingClient, Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options,
@@ -224,7 +224,8 @@ pub fn open(
     check_pool(pool_bytes, plan.least_pool_bytes)?;
     if cluster.pool.is_some() {
         // Pages that the run does not touch cost nothing, so pools larger than the memory cause only a warning.
-        memory::warn_of_pools(pool_bytes, cluster.memory_nodes.into());
+        let nodes = cluster.memory_nodes.into();
+        PoolMemory { pool_bytes, nodes, huge_pages: false }.check(true)?;
     }
     check_memory(touched_bytes, LESS, available)?;
     let fabric = match cluster.fabric {
@@ -270,6 +271,7 @@ fn start_servers(
         // as if it is at the end. Thus a memory node that replaces another one, and receives the index before the
         // regions, can hold as much as the other one.
         pool_bytes: plan.pool_bytes.next_multiple_of(plan.geometry.region_bytes),
+        populate: false,
         index_keys: demand.index_keys,
         port: 0,
         lease_ms: DEFAULT_LEASE_MS,

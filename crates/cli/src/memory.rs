@@ -1,28 +1,86 @@
-//! The memory of this machine.
+//! The memory of this machine and of this process's control group.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
+use crate::failure::Failure;
 use crate::quantity::ByteSize;
 
-/// Warns if memory nodes lend more memory than the machine has. This is no error, because the system allocates memory
-/// only when it is used, and possibly has swap space.
-pub fn warn_of_pools(pool_bytes: u64, nodes: u64) {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let Some(total) = kib_in(&meminfo, "MemTotal:") else { return };
-    if let Some(text) = too_much(pool_bytes.saturating_mul(nodes), total) {
-        tracing::warn!("{text}");
+/// The memory that memory nodes on this machine are to lend.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolMemory {
+    /// Size of the pool of each node, in bytes.
+    pub pool_bytes: u64,
+    /// Number of memory nodes.
+    pub nodes: u64,
+    /// Whether the pools have huge pages, which limits of control groups do not count.
+    pub huge_pages: bool,
+}
+
+impl PoolMemory {
+    /// Compares the pools with the memory of the machine and of the control group. Pools that are larger are refused,
+    /// because the system would kill processes when that memory is used. If `overcommits`, they cause only a warning.
+    pub fn check(self, overcommits: bool) -> Result<(), Failure> {
+        let machine = machine_bytes().map(|bytes| (bytes, "this machine has"));
+        let group = group_limit(Path::new("/sys/fs/cgroup")).filter(|_| !self.huge_pages);
+        let group = group.map(|bytes| (bytes, "the limit of this control group is"));
+        let least = machine.into_iter().chain(group).min();
+        let Some(text) = least.and_then(|(bytes, whose)| self.excess(bytes, whose)) else {
+            return Ok(());
+        };
+        if overcommits {
+            tracing::warn!("{text}; lower --pool");
+            return Ok(());
+        }
+        Err(Failure::operation(format!(
+            "{text}; lower --pool, or start with --overcommit if most of it will stay unused"
+        )))
+    }
+
+    fn excess(self, memory_bytes: u64, whose: &str) -> Option<String> {
+        let pools = self.pool_bytes.saturating_mul(self.nodes);
+        (pools > memory_bytes).then(|| {
+            format!(
+                "--pool makes {} of memory to lend, and {whose} {}: when more than that is in use the system kills \
+                 processes",
+                ByteSize(pools),
+                ByteSize(memory_bytes)
+            )
+        })
     }
 }
 
-fn too_much(pool_bytes: u64, memory_bytes: u64) -> Option<String> {
-    let pool = ByteSize(pool_bytes);
-    let memory = ByteSize(memory_bytes);
-    (pool_bytes > memory_bytes).then(|| {
-        format!(
-            "--pool makes {pool} of memory to lend, and this machine has {memory}: when more than that is in \
-             use the system kills processes; lower --pool"
-        )
-    })
+fn machine_bytes() -> Option<u64> {
+    kib_in(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// Returns the smallest limit of the control groups to which this process belongs; `None` without a limit. `root` is
+/// the directory of all control groups.
+fn group_limit(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limit = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
+    limit_files(root, &groups).iter().filter_map(limit).min()
+}
+
+/// Returns the files with the limits of a process's control groups, by the text of its `/proc/self/cgroup`.
+fn limit_files(root: &Path, groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        let (directory, file) = match controllers {
+            "" => (root.to_path_buf(), "memory.max"),
+            some if some.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // In a container the path of the group is possibly that of the host, and only the last directories exist.
+        for ancestor in Path::new(group.trim_start_matches('/')).ancestors() {
+            files.push(directory.join(ancestor).join(file));
+        }
+    }
+    files
 }
 
 /// Returns the available memory in bytes: the machine's or the control group's, whichever is smaller; `None` if the
@@ -60,9 +118,28 @@ mod tests {
     }
 
     #[test]
-    fn pools_larger_than_the_memory_are_told() {
-        assert_eq!(too_much(23 << 30, 23 << 30), None);
-        let text = too_much(64 << 30, 23 << 30).unwrap();
-        assert!(text.contains("64.0 GiB") && text.contains("23.0 GiB"), "{text}");
+    fn pools_larger_than_the_memory_are_refused() {
+        let pool = PoolMemory { pool_bytes: 23 << 30, nodes: 1, huge_pages: false };
+        assert_eq!(pool.excess(23 << 30, "this machine has"), None);
+        let text = PoolMemory { nodes: 3, ..pool }.excess(23 << 30, "this machine has").unwrap();
+        assert!(text.contains("69.0 GiB") && text.contains("23.0 GiB"), "{text}");
+        let pool = PoolMemory { pool_bytes: 1 << 60, ..pool };
+        let refused = pool.check(false).unwrap_err();
+        assert!(refused.to_string().contains("--overcommit"), "{refused}");
+        assert_eq!(pool.check(true), Ok(()));
+    }
+
+    #[test]
+    fn the_limits_of_control_groups_are_found() {
+        let files = |groups| {
+            let files = limit_files(Path::new("/g"), groups);
+            files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(files("0::/a/b\n"), ["/g/a/b/memory.max", "/g/a/memory.max", "/g/memory.max"]);
+        assert_eq!(
+            files("5:cpu,cpuacct:/x\n4:memory:/x\n"),
+            ["/g/memory/x/memory.limit_in_bytes", "/g/memory/memory.limit_in_bytes"]
+        );
+        assert_eq!(files("nonsense"), Vec::<String>::new());
     }
 }

@@ -75,6 +75,9 @@ impl fmt::Debug for Pool {
 /// The smallest page size in bytes. On systems with larger pages, the kernel refuses calls on smaller units.
 const PAGE_BYTES: u64 = 4096;
 
+/// The largest number of bytes whose pages are populated by one call of the system.
+const POPULATED_TOGETHER: u64 = 64 << 20;
+
 impl Pool {
     /// Makes a pool that is all zeros.
     pub fn new(options: PoolOptions) -> io::Result<Pool> {
@@ -245,6 +248,34 @@ impl Pool {
         }
     }
 
+    /// Makes the system provide all pages of a range now, without changing their contents. Afterwards they count as
+    /// memory of this process, and not of the process that writes to them first.
+    ///
+    /// # Panics
+    /// If the range is not inside the pool.
+    pub fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.bytes());
+        let end = end.expect("the range to populate must be inside the pool");
+        let first = offset / PAGE_BYTES * PAGE_BYTES;
+        // In parts, so that the kernel's locks on the mapping are free in between.
+        for start in (first..end).step_by(POPULATED_TOGETHER as usize) {
+            let bytes = POPULATED_TOGETHER.min(end - start);
+            let (word, _) = self.word(start, bytes).expect("the range is inside the pool");
+            // SAFETY: `word` has checked that the range is in the mapping; `start` is a multiple of the page size, and
+            // a mapping starts at a page.
+            match unsafe { sys::populate_pages(word.cast_mut().cast(), bytes as usize) } {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    for page in (start..start + bytes).step_by(PAGE_BYTES as usize) {
+                        let word = self.aligned_word(page).expect("the range is inside the pool");
+                        word.fetch_add(0, Ordering::Relaxed);
+                    }
+                }
+                populated => populated?,
+            }
+        }
+        Ok(())
+    }
+
     fn overwrite_with_zeros(&self, offset: u64, len: u64) {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes());
         let end = end.expect("the range to zero must be inside the pool");
@@ -336,6 +367,22 @@ mod tests {
                 let inside = (offset..offset + len).contains(&(i as u64));
                 assert_eq!(*byte, if inside { 0 } else { 0xaa }, "byte {i} of {offset}+{len}");
             }
+        }
+    }
+
+    #[test]
+    fn populating_changes_nothing() {
+        const ALL: usize = 5 * 4096;
+        let pool = pool(ALL as u64);
+        let mut order = VerbOrder::default();
+        pool.write(&mut order, 100, &[0xaa; 9000]).unwrap();
+        for (offset, len) in [(0, ALL as u64), (4095, 2), (100, 0), (12_288, 8192)] {
+            pool.populate(offset, len).unwrap();
+        }
+        let mut bytes = [0; ALL];
+        pool.read(&mut order, 0, &mut bytes).unwrap();
+        for (i, byte) in bytes.iter().enumerate() {
+            assert_eq!(*byte, if (100..9100).contains(&i) { 0xaa } else { 0 }, "byte {i}");
         }
     }
 

@@ -126,6 +126,16 @@ pub(crate) unsafe fn discard_pages(start: *mut u64, bytes: usize) -> bool {
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_REMOVE) == 0 }
 }
 
+/// Makes the system provide the pages of a shared mapping, as writes to them would, but without changing them. Returns
+/// an error if the system has no memory left, or is too old for this call (`InvalidInput`, before Linux 5.14).
+///
+/// # Safety
+/// The range is in a live shared mapping, and its start is a multiple of the page size.
+pub(crate) unsafe fn populate_pages(start: *mut u64, bytes: usize) -> io::Result<()> {
+    // SAFETY: the caller vouches that the range is live. The call does not change its contents.
+    check(unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) }).map(drop)
+}
+
 /// Maps a memfd that another process made, if it is sealed against shrinking and at least `bytes` long.
 pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
     // SAFETY: the call takes numbers only; the descriptor is open.

@@ -1,10 +1,13 @@
 //! `fusee status --memory` on clusters of real processes: the numbers are consistent, and change with what clients
 //! write, replace and delete.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use fusee_client::{BlockingClient, Client, FabricKind, Options, Session};
 use serde_json::Value;
 
-use crate::common::{UpCluster, eventually, signal};
+use crate::common::{UpCluster, eventually, finish, fusee, signal};
 
 /// Bytes of an object in addition to key and value.
 const OVERHEAD: u64 = 33;
@@ -175,11 +178,92 @@ fn a_lost_memory_node_is_surveyed_around() {
 #[test]
 fn without_a_cluster_the_next_step_is_named() {
     let line = ["status", "--memory", "--master", "127.0.0.1:1"];
-    crate::common::finish(&mut crate::common::fusee(&line))
-        .expect_error(3, "start a cluster with `fusee up`");
+    finish(&mut fusee(&line)).expect_error(3, "start a cluster with `fusee up`");
     let line = ["status", "--memory", "--recoveries"];
-    crate::common::finish(&mut crate::common::fusee(&line)).expect_error(2, "cannot be used with");
+    finish(&mut fusee(&line)).expect_error(2, "cannot be used with");
     let line = ["status", "--memory", "--fabric", "rdma"];
-    crate::common::finish(&mut crate::common::fusee(&line))
-        .expect_error(2, "use auto, shm, tcp or verbs");
+    finish(&mut fusee(&line)).expect_error(2, "use auto, shm, tcp or verbs");
+}
+
+/// Returns the bytes of shared memory that are mapped in a process and provided by the system.
+fn shared_bytes(pid: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn a_memory_node_takes_its_pages_before_clients_write_to_them() {
+    let cluster = |populate| {
+        let options = ["--pool=160MiB", "--memory-nodes=1", "--index-keys=10000", populate];
+        let up = UpCluster::start(&options);
+        let node = &up.report["memory_nodes"][0];
+        let taken = shared_bytes(node["pid"].as_u64().unwrap_or_else(|| panic!("{node}")));
+        let memory = memory(&up, "shm");
+        (taken, sum(&memory, "memory_nodes", "reserved_bytes"))
+    };
+    let (taken, reserved) = cluster("--populate=true");
+    assert!(taken >= reserved && reserved > 0, "{taken} of {reserved} bytes");
+    let (taken, reserved) = cluster("--populate=false");
+    assert!(taken < reserved / 2, "{taken} of {reserved} bytes");
+}
+
+#[test]
+fn a_pool_larger_than_the_memory_is_refused() {
+    finish(&mut fusee(&["memory-node", "--pool=100000GiB"])).expect_error(1, "--overcommit");
+    finish(&mut fusee(&["up", "--port=0", "--pool=100000GiB"])).expect_error(1, "--overcommit");
+}
+
+/// A control group for memory, which is removed at the end.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// Makes a group; `None` if there is no memory controller, or this process must not use it.
+    fn new() -> Option<ControlGroup> {
+        let name = format!("fusee-test-{}", std::process::id());
+        ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find_map(|root| {
+            let group = ControlGroup(Path::new(root).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            group.bytes().is_some().then_some(group)
+        })
+    }
+
+    /// Returns the bytes that are charged to the group now.
+    fn bytes(&self) -> Option<u64> {
+        let read = |file| std::fs::read_to_string(self.0.join(file)).ok();
+        let text = read("memory.usage_in_bytes").or_else(|| read("memory.current"))?;
+        text.trim().parse().ok()
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Clients in a control group of their own write 40 MiB to each of two nodes.
+#[test]
+fn pages_of_the_pool_are_not_charged_to_clients() {
+    const PAIRS: u64 = 40;
+    let charged = |populate| {
+        let group = ControlGroup::new()?;
+        let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", populate]);
+        let file = up.scratch.file("value", &vec![1; 1 << 20]);
+        let line = "echo $$ > $GROUP/cgroup.procs || exit 9; \\
+                    for i in $(seq $PAIRS); do $FUSEE put k$i --value-file $FILE --fabric shm || exit 8; done";
+        let mut clients = Command::new("sh");
+        clients.args(["-c", line]).env("GROUP", &group.0).env("PAIRS", PAIRS.to_string());
+        clients.env("FUSEE", fusee(&[]).get_program()).env("FILE", &file);
+        clients.env("FUSEE_MASTER", &up.master);
+        finish(&mut clients).expect_code(0);
+        group.bytes()
+    };
+    let (Some(populated), Some(not)) = (charged("--populate=true"), charged("--populate=false"))
+    else {
+        println!("SKIPPED: no control groups for memory that this process may use");
+        return;
+    };
+    assert!(not > PAIRS << 20, "the clients wrote first, and {not} bytes are charged to them");
+    assert!(populated < (PAIRS << 20) / 4, "{populated} bytes of the pool are charged to clients");
 }

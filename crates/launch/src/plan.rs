@@ -19,6 +19,8 @@ pub struct LaunchPlan {
     pub data_replicas: u8,
     /// Memory that each node lends, in bytes.
     pub pool_bytes: u64,
+    /// Whether the nodes take memory from the system as soon as they lend it.
+    pub populate: bool,
     /// Number of keys for which the index is sized.
     pub index_keys: u64,
     /// Port of the master on 127.0.0.1; 0 selects a free port.
@@ -84,6 +86,9 @@ impl LaunchPlan {
             "memory-node".into(),
             format!("--master={master}"),
             format!("--pool={}", self.pool_bytes),
+            format!("--populate={}", self.populate),
+            // The starter of the servers has compared the pools with the memory.
+            "--overcommit".into(),
             format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
             format!("--shm-dir={}", directory.path().display()),
         ]

@@ -51,8 +51,11 @@ pub struct MemoryNodeConfig {
     /// Host and port of the master, `127.0.0.1:7400` by default; with several masters, a list
     /// separated by commas.
     pub master: String,
-    /// The number of bytes to lend; 4 GiB by default. The system provides them when they are first used.
+    /// The number of bytes to lend; 4 GiB by default.
     pub pool_bytes: u64,
+    /// Whether the node takes the pages of a region or of a part of the index from the system as soon as it lends them;
+    /// `true` by default. If not, a page counts as memory of the process that writes to it first.
+    pub populate: bool,
     /// Whether to ask the system for huge pages; `false` by default.
     pub huge_pages: bool,
     /// The time for which the software NIC polls for requests before it sleeps; 50 µs by default. Zero: it sleeps
@@ -73,6 +76,7 @@ impl Default for MemoryNodeConfig {
             advertise: None,
             master: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
             pool_bytes: 4 << 30,
+            populate: true,
             huge_pages: false,
             spin: fusee_fabric::tcp::DEFAULT_SPIN,
         }

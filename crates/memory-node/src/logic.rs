@@ -61,6 +61,14 @@ pub enum NodeEffect {
         /// The length of the part, in bytes.
         bytes: u64,
     },
+    /// Make the system provide the pages of a part of the pool. The effect comes after all others, and changes nothing
+    /// that other processes see.
+    PopulatePool {
+        /// Offset of the part in the pool, in bytes.
+        offset: u64,
+        /// The length of the part, in bytes.
+        bytes: u64,
+    },
     /// Write an entry of the block allocation table to the pool's copy of the table, little-endian.
     WriteTable {
         /// Offset of the table entry in the pool, in bytes.
@@ -249,9 +257,9 @@ impl NodeLogic {
                 bytes,
                 block_bytes,
                 redundancy,
-            } => self
-                .check_bound(cluster, attempt)
-                .and_then(|()| self.reserve(view, extent, bytes, block_bytes, redundancy)),
+            } => self.check_bound(cluster, attempt).and_then(|()| {
+                self.reserve(view, extent, bytes, block_bytes, redundancy, &mut effects)
+            }),
             NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of } => {
                 let choice = RegionChoice { frozen: &frozen, spare_of: &spare_of };
                 self.alloc(client, redundancy, to_delete, choice, &mut effects)
@@ -320,6 +328,7 @@ impl NodeLogic {
         bytes: u64,
         block_bytes: u64,
         redundancy: Redundancy,
+        effects: &mut Vec<NodeEffect>,
     ) -> NodeResult {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
             (_, Some(offset)) => {
@@ -329,6 +338,7 @@ impl NodeLogic {
             (Extent::Region { region, primary }, None) => {
                 let geometry = region_geometry(bytes, block_bytes)?;
                 let offset = self.set_aside(bytes, PoolEnd::Below)?;
+                effects.push(NodeEffect::PopulatePool { offset, bytes });
                 self.regions
                     .insert(region, NodeRegion::new(offset, view, geometry, primary, redundancy));
                 if primary {
@@ -338,6 +348,7 @@ impl NodeLogic {
             }
             (Extent::Subtable { subtable }, None) => {
                 let offset = self.set_aside(bytes, PoolEnd::Above)?;
+                effects.push(NodeEffect::PopulatePool { offset, bytes });
                 self.subtables.insert(subtable, NodeSubtable { offset, bytes, since: view });
                 offset
             }

@@ -87,6 +87,8 @@ pub enum NodeStartError {
 struct NodeServerState {
     node: Mutex<NodeLogic>,
     fabrics: NodeFabrics,
+    /// Whether the pages of a region or subtable are populated when it is reserved.
+    populates: bool,
     /// The time of the node's start, by a clock that also counts the time in which the machine sleeps.
     begun: Duration,
 }
@@ -147,7 +149,8 @@ impl MemoryNode {
         let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
         config.tcp = fabrics.tcp_addr().map(|at| at.to_string());
         config.verbs = fabrics.verbs_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs);
+        let (shared, description) =
+            share(identity, pool_bytes, fabrics, tcp, verbs, config.populate);
         let service = Arc::clone(&shared);
         let server =
             rpc::serve::<NodeService, _, _>(&runtime, listener, move |caller, request| {
@@ -220,7 +223,9 @@ impl MemoryNode {
         })?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs);
+        // The clients of the cluster are in the same process, and mostly use a part of the pool.
+        let populates = false;
+        let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs, populates);
         let service = Arc::clone(&shared);
         let (client, server) =
             rpc::serve_local::<NodeService, _, _>(runtime, name, move |caller, request| {
@@ -342,11 +347,13 @@ fn share(
     fabrics: NodeFabrics,
     tcp: Option<String>,
     verbs: Option<String>,
+    populates: bool,
 ) -> (Arc<NodeServerState>, NodeDescription) {
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
     let description = NodeDescription { identity, pool_bytes, tcp, shm, verbs };
     let node = Mutex::new(NodeLogic::new(description.clone()));
-    (Arc::new(NodeServerState { node, fabrics, begun: Clock::Precise.now() }), description)
+    let begun = Clock::Precise.now();
+    (Arc::new(NodeServerState { node, fabrics, populates, begun }), description)
 }
 
 fn join_request(description: &NodeDescription, control: &str) -> MasterRequest {
@@ -366,6 +373,7 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
     node.pass(shared.now_ms());
     let step = node.handle_from(caller.cluster, request);
     let mut fences = Vec::new();
+    let mut populated = Vec::new();
     for effect in step.effects {
         match effect {
             NodeEffect::WriteTable { offset, value } => {
@@ -385,9 +393,19 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
             }
             NodeEffect::Living { living } => shared.fabrics.learn(&living),
             NodeEffect::Fence { client } => fences.push(client),
+            NodeEffect::PopulatePool { offset, bytes } => populated.push((offset, bytes)),
         }
     }
     drop(node);
+    if shared.populates && !populated.is_empty() {
+        let pool = shared.fabrics.pool().clone();
+        let populate_all =
+            move || populated.iter().try_for_each(|(offset, bytes)| pool.populate(*offset, *bytes));
+        // Without these pages the node works, too: the system provides them on their first use.
+        if let Ok(Err(error)) = spawn_blocking(populate_all).await {
+            tracing::warn!(%error, "the system provides no memory for the pool now");
+        }
+    }
     if !fences.is_empty() {
         let fencing = Arc::clone(&shared);
         let fence_all = move || {

@@ -559,6 +559,11 @@ impl Model {
                     self.table.insert(offset, value);
                 }
                 NodeEffect::Living { .. } => {}
+                NodeEffect::PopulatePool { offset, bytes } => {
+                    let is_free =
+                        |(at, len): &(u64, u64)| offset + bytes <= *at || at + len <= offset;
+                    assert!(self.extents.values().all(is_free), "only new extents are populated");
+                }
                 NodeEffect::Fence { client } => {
                     self.fenced.insert(client);
                 }

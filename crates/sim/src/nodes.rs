@@ -110,6 +110,7 @@ impl NodeHost {
                     let range = offset as usize..(offset + bytes) as usize;
                     network.memories().with(node, |memory| memory.pool[range].fill(0));
                 }
+                NodeEffect::PopulatePool { .. } => {}
                 NodeEffect::WriteTable { offset, value } => {
                     let at = offset as usize;
                     let value = value.to_le_bytes();

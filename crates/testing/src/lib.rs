@@ -213,6 +213,10 @@ impl UpCluster {
     pub fn start_with(arguments: &[&str], stderr: Stdio) -> UpCluster {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
+        // Most tests use a small part of their pools.
+        if !arguments.iter().any(|argument| argument.starts_with("--populate")) {
+            command.arg("--populate=false");
+        }
         command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().unwrap();

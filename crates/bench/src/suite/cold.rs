@@ -232,6 +232,7 @@ fn start(fabrics: Vec<FabricKind>) -> Result<Servers, Failure> {
         index_replicas: 3,
         data_replicas: 2,
         pool_bytes: 1 << 30,
+        populate: false,
         index_keys: 10_000,
         port: 0,
         lease_ms: DEFAULT_LEASE_MS,

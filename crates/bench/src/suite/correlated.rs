@@ -173,6 +173,7 @@ fn start(args: &CorrelatedArgs) -> Result<Servers, Failure> {
         index_replicas: 3,
         data_replicas: 2,
         pool_bytes: 8 * geometry.region_bytes,
+        populate: false,
         index_keys: 10_000,
         port: 0,
         lease_ms: DEFAULT_LEASE_MS,

@@ -24,7 +24,7 @@ use super::settings::{self, GivenSettings, LIVE};
 use super::signals::{ServerSignals, WakeReason};
 use crate::http::{HttpServer, NodePageSource, NodePages};
 use fusee_cli::logging::LogFilter;
-use fusee_cli::memory;
+use fusee_cli::memory::PoolMemory;
 
 /// Arguments of `fusee memory-node`.
 #[derive(clap::Args, Debug)]
@@ -118,9 +118,20 @@ pub struct MemoryNodeSettings {
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST")]
     advertise: Option<String>,
 
-    /// Memory to lend; taken from the system as it is used
+    /// Memory to lend; taken from the system as it is lent
     #[arg(long, env = "FUSEE_POOL", default_value = "4GiB", value_name = "BYTES")]
     pool: ByteSize,
+
+    /// Take memory from the system as soon as it is lent; if false, as it is used, and then it counts as memory of the
+    /// client that writes to it first
+    #[arg(long, env = "FUSEE_POPULATE", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = true, default_missing_value = "true")]
+    populate: bool,
+
+    /// Start even if --pool is larger than the memory of the machine or of the control group
+    #[arg(long, env = "FUSEE_OVERCOMMIT", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    overcommit: bool,
 
     /// Use huge pages
     #[arg(long, env = "FUSEE_HUGE_PAGES", action = ArgAction::Set, num_args = 0..=1,
@@ -226,6 +237,7 @@ impl settings::ServerSettings for MemoryNodeSettings {
             advertise: self.advertise.clone(),
             master: self.master.clone(),
             pool_bytes: self.pool.0,
+            populate: self.populate,
             huge_pages: self.huge_pages,
             spin: Duration::from_micros(self.spin_us.into()),
         };
@@ -239,11 +251,13 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
-    let (http, advertised) = {
+    let (http, advertised, overcommits) = {
         let settings = reloader.settings();
-        (settings.http.clone(), settings.advertise.clone())
+        (settings.http.clone(), settings.advertise.clone(), settings.overcommit)
     };
-    memory::warn_of_pools(config.pool_bytes, 1);
+    let pool =
+        PoolMemory { pool_bytes: config.pool_bytes, nodes: 1, huge_pages: config.huge_pages };
+    pool.check(overcommits)?;
     let mut node = start(config)?;
     // The runtime is kept when the node starts again with an empty pool.
     let io = secret::runtime("fusee-mn-http")?;

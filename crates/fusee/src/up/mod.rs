@@ -30,7 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::report::UpReport;
 use crate::server::{memory_node, redundancy, settings};
-use fusee_cli::memory;
+use fusee_cli::memory::PoolMemory;
 
 /// Sizes of regions and blocks that suit small pools.
 const REGION_BYTES: u64 = 128 << 20;
@@ -60,9 +60,18 @@ pub struct UpArgs {
     #[arg(long, value_name = "N")]
     data_replicas: Option<u8>,
 
-    /// Memory that each node lends; taken from the system as it is used
+    /// Memory that each node lends; taken from the system as it is lent
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
     pool: ByteSize,
+
+    /// Take memory from the system as soon as it is lent, and not only as it is used
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_value_t = true,
+          default_missing_value = "true")]
+    populate: bool,
+
+    /// Start even if the pools are larger than the memory of the machine or of the control group
+    #[arg(long)]
+    overcommit: bool,
 
     /// Number of keys to size the index for
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
@@ -119,6 +128,7 @@ impl UpArgs {
             index_replicas: self.index_replicas.unwrap_or(most.min(3)),
             data_replicas: self.data_replicas.unwrap_or(most.min(2)),
             pool_bytes: self.pool.0,
+            populate: self.populate,
             index_keys: self.index_keys,
             port: self.port,
             lease_ms: self.lease,
@@ -202,7 +212,8 @@ pub fn run(args: &UpArgs, verbose: u8) -> Result<(), Failure> {
         ));
     }
     check_port(args.port)?;
-    memory::warn_of_pools(args.pool.0, args.memory_nodes.into());
+    let nodes = args.memory_nodes.into();
+    PoolMemory { pool_bytes: args.pool.0, nodes, huge_pages: false }.check(args.overcommit)?;
     let directory = ClusterDirectory::create()?;
     let result = runtime.block_on(async {
         let mut end = UpSignals::new().map_err(cannot)?;

@@ -674,7 +674,7 @@ impl TestNode {
                 NodeEffect::WriteHeader { word, value } => {
                     self.pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
                 }
-                NodeEffect::Living { .. } => {}
+                NodeEffect::PopulatePool { .. } | NodeEffect::Living { .. } => {}
                 NodeEffect::Fence { client } => {
                     self.fenced.insert(client);
                 }

@@ -147,6 +147,7 @@ impl ChurnClusterSizes {
             index_replicas: replicas.index_replicas(),
             data_replicas: replicas.data_replicas(),
             pool_bytes: self.pool_bytes,
+            populate: false,
             index_keys: self.index_keys,
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
