@@ -21,13 +21,17 @@ impl PoolMemory {
     /// Compares the pools with the memory of the machine and of the control group. Pools that are larger are refused,
     /// because the system would kill processes when that memory is used. If `overcommits`, they cause only a warning.
     pub fn check(self, overcommits: bool) -> Result<(), Failure> {
-        let machine = machine_bytes().map(|bytes| (bytes, "this machine has"));
+        let machine = machine_bytes().and_then(|bytes| {
+            self.excess(bytes, || format!("this machine has {}", ByteSize(bytes)))
+        });
         let group = group_limit(Path::new("/sys/fs/cgroup")).filter(|_| !self.huge_pages);
-        let group = group.map(|bytes| (bytes, "the limit of this control group is"));
-        let least = machine.into_iter().chain(group).min();
-        let Some(text) = least.and_then(|(bytes, whose)| self.excess(bytes, whose)) else {
-            return Ok(());
-        };
+        let group = group.and_then(|bytes| {
+            let for_pools = bytes.saturating_sub(self.nodes.saturating_mul(NODE_BYTES));
+            self.excess(for_pools, || {
+                format!("the limit of this control group is {}", ByteSize(bytes))
+            })
+        });
+        let Some(text) = machine.or(group) else { return Ok(()) };
         if overcommits {
             tracing::warn!("{text}; lower --pool");
             return Ok(());
@@ -37,18 +41,20 @@ impl PoolMemory {
         )))
     }
 
-    fn excess(self, memory_bytes: u64, whose: &str) -> Option<String> {
+    fn excess(self, for_pools_bytes: u64, memory: impl FnOnce() -> String) -> Option<String> {
         let pools = self.pool_bytes.saturating_mul(self.nodes);
-        (pools > memory_bytes).then(|| {
+        (pools > for_pools_bytes).then(|| {
             format!(
-                "--pool makes {} of memory to lend, and {whose} {}: when more than that is in use the system kills \
-                 processes",
+                "--pool makes {} of memory to lend, and {}: when more than that is in use the system kills processes",
                 ByteSize(pools),
-                ByteSize(memory_bytes)
+                memory()
             )
         })
     }
 }
+
+/// Memory of a memory node beside its pool, in bytes.
+const NODE_BYTES: u64 = 64 << 20;
 
 fn machine_bytes() -> Option<u64> {
     kib_in(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
@@ -120,9 +126,10 @@ mod tests {
     #[test]
     fn pools_larger_than_the_memory_are_refused() {
         let pool = PoolMemory { pool_bytes: 23 << 30, nodes: 1, huge_pages: false };
-        assert_eq!(pool.excess(23 << 30, "this machine has"), None);
-        let text = PoolMemory { nodes: 3, ..pool }.excess(23 << 30, "this machine has").unwrap();
-        assert!(text.contains("69.0 GiB") && text.contains("23.0 GiB"), "{text}");
+        assert_eq!(pool.excess(23 << 30, String::new), None);
+        let text = PoolMemory { nodes: 3, ..pool }.excess(23 << 30, || "it has 23".into());
+        let text = text.unwrap();
+        assert!(text.contains("69.0 GiB") && text.contains("it has 23"), "{text}");
         let pool = PoolMemory { pool_bytes: 1 << 60, ..pool };
         let refused = pool.check(false).unwrap_err();
         assert!(refused.to_string().contains("--overcommit"), "{refused}");

@@ -76,7 +76,7 @@ impl fmt::Debug for Pool {
 const PAGE_BYTES: u64 = 4096;
 
 /// The largest number of bytes whose pages are populated by one call of the system.
-const POPULATED_TOGETHER: u64 = 64 << 20;
+const POPULATED_TOGETHER: u64 = 8 << 20;
 
 impl Pool {
     /// Makes a pool that is all zeros.

@@ -63,7 +63,7 @@ impl FullPoolServers {
         let node = |_| {
             let pool = format!("--pool={pool}");
             let shm = format!("--shm-dir={directory}");
-            start(&["memory-node", "--master", &address, &pool, &shm]).0
+            start(&["memory-node", "--master", &address, &pool, "--populate=false", &shm]).0
         };
         let children = std::iter::once(master).chain((0..3).map(node)).collect();
         finish(&mut fusee(&["form", "--master", &address])).expect_code(0);

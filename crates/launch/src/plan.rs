@@ -87,7 +87,7 @@ impl LaunchPlan {
             format!("--master={master}"),
             format!("--pool={}", self.pool_bytes),
             format!("--populate={}", self.populate),
-            // The starter of the servers has compared the pools with the memory.
+            // The pools together are compared with the memory by the starter of the servers, if at all.
             "--overcommit".into(),
             format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
             format!("--shm-dir={}", directory.path().display()),

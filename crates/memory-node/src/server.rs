@@ -21,7 +21,7 @@ use fusee_control::rpc::{
 };
 use fusee_core::layout::{HeaderWord, first_extent};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_fabric::pool::POOL_ALIGN_BYTES;
+use fusee_fabric::pool::{POOL_ALIGN_BYTES, PageKind};
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::default_device;
 use fusee_fabric::{
@@ -317,6 +317,11 @@ impl MemoryNode {
         }
     }
 
+    /// Returns whether the pool has huge pages. Without free ones it has normal pages, whatever was asked for.
+    pub fn has_huge_pages(&self) -> bool {
+        self.shared.fabrics.pool().pages() == PageKind::Huge
+    }
+
     /// Ends the node, as dropping it does. Returns when the node's ports are closed and its threads have ended.
     ///
     /// # Panics
@@ -401,8 +406,9 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
         let pool = shared.fabrics.pool().clone();
         let populate_all =
             move || populated.iter().try_for_each(|(offset, bytes)| pool.populate(*offset, *bytes));
+        let populated = spawn_blocking(populate_all).await;
         // Without these pages the node works, too: the system provides them on their first use.
-        if let Ok(Err(error)) = spawn_blocking(populate_all).await {
+        if let Err(error) = populated.expect("the node's extents lie inside the pool") {
             tracing::warn!(%error, "the system provides no memory for the pool now");
         }
     }

@@ -214,6 +214,7 @@ impl UpCluster {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
         // Most tests use a small part of their pools.
+        command.arg("--overcommit");
         if !arguments.iter().any(|argument| argument.starts_with("--populate")) {
             command.arg("--populate=false");
         }

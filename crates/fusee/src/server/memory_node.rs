@@ -258,7 +258,11 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     let pool =
         PoolMemory { pool_bytes: config.pool_bytes, nodes: 1, huge_pages: config.huge_pages };
     pool.check(overcommits)?;
+    let asks_for_huge_pages = config.huge_pages;
     let mut node = start(config)?;
+    if asks_for_huge_pages && !node.has_huge_pages() {
+        PoolMemory { huge_pages: false, ..pool }.check(overcommits)?;
+    }
     // The runtime is kept when the node starts again with an empty pool.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
