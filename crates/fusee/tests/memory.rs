@@ -260,7 +260,7 @@ fn pages_of_the_pool_are_not_charged_to_clients() {
         let group = ControlGroup::new()?;
         let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", populate]);
         let file = up.scratch.file("value", &vec![1; 1 << 20]);
-        let line = "echo $$ > $GROUP/cgroup.procs || exit 9; \\
+        let line = "echo $$ > $GROUP/cgroup.procs || exit 9; \
                     for i in $(seq $PAIRS); do $FUSEE put k$i --value-file $FILE --fabric shm || exit 8; done";
         let mut clients = Command::new("sh");
         clients.args(["-c", line]).env("GROUP", &group.0).env("PAIRS", PAIRS.to_string());

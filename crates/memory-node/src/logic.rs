@@ -61,8 +61,8 @@ pub enum NodeEffect {
         /// The length of the part, in bytes.
         bytes: u64,
     },
-    /// Make the system provide the pages of a part of the pool. The effect comes after all others, and changes nothing
-    /// that other processes see.
+    /// Make the system provide the pages of a part of the pool. This changes nothing that other processes see. It can
+    /// take long, so the server decides on other requests meanwhile.
     PopulatePool {
         /// Offset of the part in the pool, in bytes.
         offset: u64,
