@@ -184,7 +184,14 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
         let WriteRequest { key, value, placement, .. } = request;
         let lacking = LackingSlab { slab: intent.slab, view };
         store.follow_view();
-        if matches!(why, NotWritten::Failed(_)) && store.view.borrow().number != view {
+        // In the view that is followed now, the only replica of the pair is possibly lost, or there are possibly enough
+        // memory nodes. Then the write looks for its pair again.
+        let looks_again = match &why {
+            NotWritten::Misplaced(Some(found)) => store.view.borrow().leads_to_lost(found.word),
+            NotWritten::Misplaced(None) => false,
+            NotWritten::Failed(_) => store.view.borrow().number != view,
+        };
+        if looks_again {
             return Ok(self.placed_anew(intent.slab, intent.keeps, None));
         }
         let (slab, keeps, hint) = match (why, intent.keeps) {
@@ -283,13 +290,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
         let mut intent = Intent { value, ..*intent };
         loop {
-            // A slab is misplaced according to words that were READ. If the members do not vouch for them, or a node
-            // was lost since that had the only replica of the pair, the write looks for its pair again.
+            // A slab is misplaced according to words that were READ. If the members do not vouch for them, the write
+            // looks for its pair again.
             let is_misplaced = matches!(why, NotWritten::Misplaced(_));
-            let is_lost = |found: &Hint| self.store.view.borrow().leads_to_lost(found.word);
-            let is_lost = matches!(&why, NotWritten::Misplaced(Some(found)) if is_lost(found));
-            let looks_again =
-                is_misplaced && (is_lost || !is_vouched_for(self, intent.key).await?);
+            let looks_again = is_misplaced && !is_vouched_for(self, intent.key).await?;
             let has_changed = is_misplaced
                 && matches!(
                     intent.keeps,
