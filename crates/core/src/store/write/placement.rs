@@ -278,7 +278,8 @@ impl<F: Fabric, H: Host> WritePlacement<'_, F, H> {
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the write again, with other slabs than its first one, until a slab is right and has room. The loop
     /// ends: a slab that was chosen for a pair that was found is wrong only if the pair has changed since, and then the
-    /// write pauses, or if it lacks memory nodes. Replicated pairs never lack memory nodes.
+    /// write pauses, or if it lacks memory nodes. Replicated pairs never lack memory nodes. For a newer view, or for a
+    /// pair that it has lost, the write looks again once, because a search in that view finds no lost pair.
     pub(super) async fn write_with_other_slab(
         &mut self,
         request: &WriteRequest<'_, Key<'_>>,
