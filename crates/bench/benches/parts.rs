@@ -8,7 +8,9 @@ use fusee_client::View;
 use fusee_client::logic::IndexCache;
 use fusee_core::conflict_rules::evaluate;
 use fusee_core::erasure::{Coding, ErasureCode, ReedSolomon};
-use fusee_core::layout::{Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe};
+use fusee_core::layout::{
+    Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe, WriterIdentity,
+};
 use fusee_core::race::{Buckets, HashKey, Key};
 use fusee_core::store::{Hint, HintTrust};
 use fusee_core::verbs::{ClusterId, MnId};
@@ -40,7 +42,7 @@ fn slots(c: &mut Criterion) {
     let own = word(1).identity();
     let other = word(2).identity();
     let mut group = c.benchmark_group("evaluate");
-    let rounds: [(&str, &[Identity]); 3] = [
+    let rounds: [(&str, &[WriterIdentity]); 3] = [
         ("won by rule 1", &[own, own]),
         ("won by rule 2", &[own, other, own]),
         ("no majority", &[own, other]),

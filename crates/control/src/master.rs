@@ -245,6 +245,13 @@ pub enum MasterRequest {
         /// The serial number of the newest event that the sender knows; 0 for none.
         after: u64,
     },
+    /// Asks for a client id for the numbers of the session's further DELETEs. No session gets this id. Not idempotent:
+    /// if the answer is lost, the id is never used. Answer: `FurtherClient`, or `Refused` if there is no such open
+    /// session.
+    FurtherClient {
+        /// The session's id.
+        client: ClientId,
+    },
 }
 
 /// An answer of the master.
@@ -385,6 +392,11 @@ pub enum MasterReply {
     NotLeader {
         /// Host and port of the leading master, if the master that answers knows it.
         leader: Option<String>,
+    },
+    /// The answer to `FurtherClient`.
+    FurtherClient {
+        /// The client id, which was never used before.
+        client: ClientId,
     },
 }
 

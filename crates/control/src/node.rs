@@ -108,8 +108,6 @@ pub enum NodeRequest {
         client: ClientId,
         /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
-        /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
-        to_delete: bool,
         /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
@@ -211,6 +209,17 @@ pub enum NodeRequest {
         /// The living clients, and the bound below which all other clients have ended.
         living: LiveClients,
     },
+    /// Asks for the log areas that sessions have on this node. Answer: `LogAreas`.
+    LogAreasOf {
+        /// The sessions whose log areas are wanted; at most [`MAX_CLIENTS`].
+        clients: Vec<ClientId>,
+    },
+    /// Asks for the session's log area on this node. The first request of a session fills the area with zeros; later
+    /// ones return the same area. Answer: `LogArea`.
+    LogArea {
+        /// The session's id.
+        client: ClientId,
+    },
 }
 
 /// A request of a session about blocks ([`NodeRequest::InTurn`]).
@@ -220,8 +229,6 @@ pub enum BlockRequest {
     Alloc {
         /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
-        /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
-        to_delete: bool,
         /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
@@ -249,8 +256,8 @@ impl BlockRequest {
     /// Converts the request into a [`NodeRequest`] of this session, without a request number.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
-            BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of } => {
-                NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of }
+            BlockRequest::Alloc { redundancy, frozen, spare_of } => {
+                NodeRequest::Alloc { client, redundancy, frozen, spare_of }
             }
             BlockRequest::SetOwner { block, from, to, unless_fenced, once } => {
                 NodeRequest::SetOwner { block, from, to, unless_fenced, once }
@@ -274,6 +281,11 @@ pub enum JobRequest {
     OwnersOf {
         /// The number of the region.
         region: u32,
+    },
+    /// Asks for log areas, like [`NodeRequest::LogAreasOf`].
+    LogAreasOf {
+        /// The sessions whose log areas are wanted; at most [`MAX_CLIENTS`].
+        clients: Vec<ClientId>,
     },
     /// Sets the owners of all blocks of a region whose primary is another node, copied from another replica's block
     /// table. Used for a new replica before the view contains the replica. Answer: `Done`.
@@ -349,9 +361,12 @@ pub struct Usage {
     pub primary_blocks_owned: u64,
     /// Bytes of subtables, and of blocks that have an owner. Some objects in these blocks are possibly free.
     pub used_bytes: u64,
-    /// Number of blocks that writes can still get from the regions whose primary the node is. Free blocks that are kept
-    /// for DELETEs are not counted.
+    /// Number of blocks that writes can still get from the regions whose primary the node is.
     pub free_blocks: u64,
+    /// Number of log areas in the pool, which is the largest number of sessions that can have one.
+    pub log_areas: u32,
+    /// Number of log areas that sessions have. A session gets one for its first DELETE.
+    pub log_areas_used: u32,
     /// Number of sessions that are attached now, by fabric.
     pub attached: AttachedSessions,
     /// Number of requests over TCP since the node started. A request is a part of a session's batch.
@@ -413,6 +428,13 @@ pub enum NodeReply {
     Done,
     /// The request is refused.
     Refused(NodeRefusal),
+    /// The answer to `LogArea`.
+    LogArea {
+        /// The number of the session's log area.
+        area: u32,
+    },
+    /// The answer to `LogAreasOf`: the sessions that have a log area here, each with the number of its area.
+    LogAreas(Vec<(ClientId, u32)>),
 }
 
 /// The reasons for which a memory node refuses a request.
@@ -470,5 +492,13 @@ pub enum NodeRefusal {
     BadRequest {
         /// A text that names the impossible number.
         what: String,
+    },
+    /// Other sessions have all log areas of the pool.
+    #[error(
+        "all {areas} log areas are in use, one for each session that deletes; close sessions that are idle"
+    )]
+    NoLogArea {
+        /// The number of log areas in the pool.
+        areas: u32,
     },
 }

@@ -10,8 +10,8 @@
 //! * Rule 3: otherwise, the writer with the smallest identity on a backup wins, but only if the primary still shows the
 //!   round's old word, which proves that the list is of this round.
 //!
-//! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round (tentative, confirmed,
-//! withdrawn) and has to remain the same writer for all others.
+//! The rules compare [`WriterIdentity`]s, not words, because an INSERT changes its word within a round (tentative,
+//! confirmed, withdrawn) and has to remain the same writer for all others.
 //!
 //! [`Winner`] is a permission: only the rules make one, and an operation needs one to change the primary.
 //!
@@ -33,7 +33,7 @@
 //!   and was not acknowledged.
 //! * A word whose INSERT had begun to withdraw on another backup becomes the free word of the same identity, too.
 
-use crate::layout::{Identity, Slot};
+use crate::layout::{Slot, WriterIdentity};
 use crate::mutant::{Mutant, removed};
 
 /// The rule by which a round was won.
@@ -90,9 +90,12 @@ pub enum RoundVerdict {
 /// Evaluates the rules for the writer `own`. `seen` lists an identity for each backup: `own` where the writer's CAS
 /// succeeded, otherwise that of the word which the CAS found. Without backups (one index replica) the CAS of the
 /// primary decides the round, so every writer is permitted to try it.
-pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> RoundVerdict {
+pub fn evaluate(
+    own: WriterIdentity,
+    seen: impl Iterator<Item = WriterIdentity> + Clone,
+) -> RoundVerdict {
     let total = seen.clone().count();
-    let count = |who: Identity| seen.clone().filter(|s| *s == who).count();
+    let count = |who: WriterIdentity| seen.clone().filter(|s| *s == who).count();
     let mine = count(own);
     if mine == total {
         return RoundVerdict::Won(Winner { rule: RoundRule::One });
@@ -145,7 +148,7 @@ mod tests {
         for backups in 1..=4u32 {
             for writers in 1..=3u64 {
                 for code in 0..writers.pow(backups) {
-                    let holders: Vec<Identity> = (0..backups)
+                    let holders: Vec<WriterIdentity> = (0..backups)
                         .map(|b| slot(1 + code / writers.pow(b) % writers).identity())
                         .collect();
                     let old = slot(99);

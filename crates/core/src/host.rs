@@ -1,10 +1,11 @@
 //! The interface of an operation to its surroundings, apart from verbs.
 //!
-//! Clocks, random numbers and control messages stay outside of this crate. The client library implements five traits
+//! Clocks, random numbers and control messages stay outside of this crate. The client library implements six traits
 //! with real timers and RPCs, the simulator implements them with virtual ones:
 //!
 //! * [`Backoff`]: pauses between attempts;
 //! * [`Blocks`]: the source of memory, and its exchange with other sessions;
+//! * [`Logs`]: log areas and client ids for DELETEs;
 //! * [`Views`]: the newest view, and the validity of an older one;
 //! * [`Epochs`]: the epochs in which operations are pinned, and the times at which memory that they possibly know can
 //!   be reused;
@@ -20,7 +21,7 @@ use crate::error::Error;
 use crate::layout::Address;
 use crate::slab::{BlockGrant, BlockRemainder, SlabKind};
 use crate::stats::Damage;
-use crate::verbs::MnId;
+use crate::verbs::{ClientId, MnId};
 use crate::view::View;
 
 /// The host's order to an operation to stop waiting and to fail.
@@ -78,12 +79,11 @@ pub trait Blocks {
     /// [`Error::OutOfMemory`] if no memory node and no other session has a block, and with [`Error::Allocation`] if
     /// they cannot be asked.
     ///
-    /// `to_delete` allows a block of those that memory nodes keep back for DELETEs. `beside` asks for a block that lies
-    /// [beside](crate::data::Region::lies_beside) this subtable, if memory nodes have such blocks to spare.
+    /// `beside` asks for a block that lies [beside](crate::data::Region::lies_beside) this subtable, if memory nodes
+    /// have such blocks to spare.
     fn alloc_block(
         &self,
         kind: SlabKind,
-        to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<BlockAnswer, Error>>;
@@ -103,10 +103,6 @@ pub trait Blocks {
     /// Returns whether a session has asked other sessions for memory since the last call of this function.
     fn take_memory_call(&self) -> bool;
 
-    /// Returns whether blocks for log objects are so scarce that sessions lend theirs: the pool had no such block left,
-    /// or the latest one came from another session.
-    fn lends_log_blocks(&self) -> bool;
-
     /// Offers blocks to sessions that are short of memory, the first blocks first, until [`Blocks::take_back`] is
     /// called.
     ///
@@ -123,6 +119,19 @@ pub trait Blocks {
     /// zeros, and all operations that began before it was zeroed have ended. The block does not belong to the session
     /// any more, even if the call fails.
     fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
+}
+
+/// The source of what a session's DELETEs need.
+pub trait Logs {
+    /// Gets the number of the session's log area on a memory node, for an operation that is not pinned; the same number
+    /// each time. Returns `None` if the node does not answer: the operation asks again, if a newer view still has the
+    /// node as a member.
+    fn log_area(&self, node: MnId, view: &View)
+    -> impl Future<Output = Result<Option<u32>, Error>>;
+
+    /// Gets a client id that no session has, and that no other session gets. Returns `None` if the master does not
+    /// answer.
+    fn further_client(&self) -> impl Future<Output = Result<Option<ClientId>, Error>>;
 }
 
 /// The newest view, and whether what the session knows is still valid.
@@ -210,7 +219,7 @@ pub trait Reports {
     fn report_unreachable(&self, node: MnId);
 }
 
-/// The surroundings of a session: all five traits.
-pub trait Host: Backoff + Blocks + Views + Epochs + Reports {}
+/// The surroundings of a session: all six traits.
+pub trait Host: Backoff + Blocks + Logs + Views + Epochs + Reports {}
 
-impl<H: Backoff + Blocks + Views + Epochs + Reports> Host for H {}
+impl<H: Backoff + Blocks + Logs + Views + Epochs + Reports> Host for H {}

@@ -504,9 +504,14 @@ mutants! {
     RecoveryDoesNotComplete,
     /// Settles a slot on a word whose object is not on all replicas.
     SettlingDoesNotComplete,
-    /// Settles slots without copying the log object of a DELETE to all its replicas: when its only replica is lost, the
-    /// log object seems never allocated, and its address is freed while the next object there is in use.
-    SettlingForgetsLogs,
+    /// Posts the record of a DELETE behind the CASes of the backups: if the session dies between the two, a backup
+    /// shows a number that recovery does not know, and the slot stays blocked.
+    RecordsComeLate,
+    /// Recovers dead clients without reading their log areas: the numbers of their DELETEs stay on backups.
+    RecoverySkipsRecords,
+    /// Settles a slot on the entry that only the primary shows, although all backups show the number of a DELETE: a
+    /// session that read the backups beside a barred primary has possibly answered that the key does not exist.
+    NumberRefutedByPrimary,
     /// Drops a replica of a region that has the only complete object of a dead client, although the object's word
     /// remains in the index.
     RegionsCopiedIncomplete,

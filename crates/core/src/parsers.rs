@@ -69,11 +69,16 @@ pub fn slot(word: u64) -> bool {
     assert!(slot.tentative().is_tentative() && !slot.confirmed().is_tentative());
     let withdrawn = slot.withdrawn();
     assert!(withdrawn.is_free() && withdrawn.class().is_none());
+    let Some(class) = slot.class() else {
+        assert!(slot.is_free() && withdrawn == slot.confirmed().unmoved());
+        let numbered = slot.numbered_by();
+        assert!(numbered.is_none() || slot.is_number() && slot.object().is_none());
+        return false;
+    };
+    assert!(!slot.is_free() && slot.numbered_by().is_none());
     assert_eq!((withdrawn.address(), withdrawn.generation()), (address, generation));
     assert_eq!(withdrawn.identity(), slot.identity());
     assert_eq!(slot.object().is_some(), withdrawn.object().is_some());
-    let Some(class) = slot.class() else { return false };
-    assert!(!slot.is_free());
     let again = Slot::new(slot.fingerprint(), class, address, generation);
     assert_eq!(again, slot.confirmed().unmoved());
     assert_eq!(slot.object_identity().generation_at(address), Some(generation));

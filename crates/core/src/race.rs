@@ -67,6 +67,11 @@ impl Buckets {
         }
     }
 
+    /// Returns the buckets of the key with this hash.
+    pub fn of_hash(hash: u64, view: &View) -> Buckets {
+        Buckets::of(Key::with_hash(hash), view)
+    }
+
     /// Whether a key belongs to the sibling of its subtable, if that subtable is split at this depth. The key's next
     /// hash bit decides it.
     pub fn belongs_to_sibling(key: &[u8], local_depth: u8, view: &View) -> bool {
@@ -249,9 +254,9 @@ impl BucketWords {
     }
 
     /// Returns the free slot that a new key should take: in the combined bucket with more free slots, in the main
-    /// bucket before the shared overflow bucket (RACE hashing). Within a bucket, a slot that keeps the log object of a
-    /// DELETE comes first, because the log object can then be freed. All clients that see the same words choose the
-    /// same slot, so two INSERTs of one key usually meet in one round.
+    /// bucket before the shared overflow bucket (RACE hashing). Within a bucket, a slot that keeps the object of an
+    /// INSERT that has withdrawn comes first, because this object can then be freed. All clients that see the same
+    /// words choose the same slot, so two INSERTs of one key usually meet in one round.
     fn free_slot(&self) -> Option<(SlotRef, Slot)> {
         let half = self.buckets.bucket_slots as usize;
         let free = self.mask(Slot::is_free);

@@ -88,8 +88,8 @@ type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &ReplicaContents<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
     let is_turned = view.object_of(word).is_some_and(|object| object.is_turned(word));
-    // The log object of a DELETE belongs to no entry, nor does a copy. Only words of Moves have the moved bit.
-    !matches!(object.opcode, Some(Opcode::Delete | Opcode::Copy))
+    // A copy belongs to no entry. Only words of Moves have the moved bit.
+    object.opcode != Some(Opcode::Copy)
         && word.is_moved() == (is_turned || object.opcode == Some(Opcode::Move))
         && word.class() == object.class
         && buckets.fingerprint == word.fingerprint()

@@ -483,16 +483,6 @@ impl Slabs {
         self.aside.extend(slab.in_use.extract_if(.., |block| !block.has_room()));
     }
 
-    /// Lends the blocks in use of a kind that have free objects: like blocks that are not in use, they can be offered
-    /// to other sessions, until this session needs them again.
-    pub(crate) fn lend(&mut self, kind: SlabKind) {
-        let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
-        for mut block in slab.in_use.extract_if(.., |b| b.has_room()) {
-            block.lent = true;
-            self.aside.push(block);
-        }
-    }
-
     /// Ends the writing of a `held` block's header that says that the block is sealed. If `is_sure`, the header says
     /// *sealed* on all replicas; otherwise it possibly says so on some replicas.
     pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {

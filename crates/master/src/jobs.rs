@@ -20,7 +20,7 @@ use fusee_control::master::{ClientRecovery, Orphan, RecoveryTimes};
 use fusee_control::node::{
     BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
 };
-use fusee_core::layout::BLOCK_HEADER_BYTES;
+use fusee_core::layout::{BLOCK_HEADER_BYTES, log_areas};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{self, BlockContent, RecoveryError, RecoveryResult, recover};
 use fusee_core::repair::{self, RepairError, split};
@@ -364,6 +364,7 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
         orders.fence(view, &clients).await?;
     }
     times.reconnect_us = watch.lap();
+    let mut areas = log_areas_of(orders, view, clients.clone()).await?;
     let blocks = DeadClientBlocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
@@ -376,7 +377,8 @@ pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
             blocks = again.into_iter().next().expect("one for each client");
         }
         is_changed |= !blocks.partial.is_empty();
-        recovered.push(recover_client(fabric, &mut watch, view, blocks, times).await?);
+        let areas = areas.remove(&blocks.client).unwrap_or_default();
+        recovered.push(recover_client(fabric, &mut watch, view, blocks, &areas, times).await?);
     }
     Ok(recovered)
 }
@@ -387,13 +389,14 @@ async fn recover_client<F: Fabric, R: JobEnvironment>(
     watch: &mut JobStopwatch<'_, R>,
     view: &View,
     blocks: DeadClientBlocks,
+    areas: &[(MnId, u32)],
     mut times: RecoveryTimes,
 ) -> Result<RecoveredClient, JobError> {
     let orders = watch.orders;
     let client = blocks.client;
     let addresses: Vec<_> =
         blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
-    let report = recover(fabric, view, client, &addresses).await?;
+    let report = recover(fabric, view, client, &addresses, areas).await?;
     times.log_us = watch.lap();
     blocks.take_back(orders, view).await?;
     times.repair_us = watch.lap();
@@ -413,6 +416,23 @@ async fn recover_client<F: Fabric, R: JobEnvironment>(
         times,
     };
     Ok(RecoveredClient { recovery, owned: blocks.owned.into_iter().collect(), orphans })
+}
+
+/// Returns the log areas of dead clients on all members.
+async fn log_areas_of<R: JobEnvironment>(
+    orders: &JobContext<'_, R>,
+    view: &View,
+    clients: Vec<ClientId>,
+) -> Result<BTreeMap<ClientId, Vec<(MnId, u32)>>, JobError> {
+    let mut all = BTreeMap::<ClientId, Vec<(MnId, u32)>>::new();
+    for (node, reply) in orders.ask_all(view, JobRequest::LogAreasOf { clients }).await? {
+        let NodeReply::LogAreas(areas) = reply else { return Err(unexpected(node, &reply)) };
+        let lent = view.member(node).map_or(0, |member| member.pool_bytes);
+        for (client, area) in areas.into_iter().filter(|(_, area)| *area < log_areas(lent)) {
+            all.entry(client).or_default().push((node, area));
+        }
+    }
+    Ok(all)
 }
 
 /// A stopwatch that measures consecutive steps.

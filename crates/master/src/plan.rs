@@ -128,7 +128,7 @@ impl PlacementPlan {
         };
         let replicas = settings.data_replicas;
         // The 44-bit address space is another limit, which matters only for huge regions.
-        let most = MAX_REGIONS.min(fusee_core::layout::VACATED_BYTES / region);
+        let most = MAX_REGIONS.min(fusee_core::layout::ADDRESS_SPACE_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);

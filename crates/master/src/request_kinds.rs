@@ -104,6 +104,11 @@ pub enum ClusterRequest {
     ViewPiece,
     /// [`MasterRequest::Status`].
     Status,
+    /// [`MasterRequest::FurtherClient`].
+    FurtherClient {
+        /// The session's id.
+        client: ClientId,
+    },
     /// A request that has to wait until the cluster is formed.
     Formed(FormedRequest),
 }
@@ -252,6 +257,7 @@ impl From<MasterRequest> for RoutedRequest {
             }
             Asked::GetView { newer_than } => FormedRequest::GetView { newer_than }.into(),
             Asked::Status => ClusterRequest::Status,
+            Asked::FurtherClient { client } => ClusterRequest::FurtherClient { client },
             Asked::Owners => FormedRequest::Owners.into(),
         };
         RoutedRequest::Logic(LogicRequest::Cluster(request))

@@ -126,6 +126,8 @@ pub struct SessionRegistry {
     work: SessionWork,
     /// The number of blocks that were handed on: see [`SessionRegistry::handed_on`].
     handed_on: u64,
+    /// The number of sessions that have ended since this master began to lead.
+    ended: u64,
 }
 
 impl SessionRegistry {
@@ -145,6 +147,7 @@ impl SessionRegistry {
             transitions: Transitions::default(),
             work: SessionWork::default(),
             handed_on: 0,
+            ended: 0,
         }
     }
 
@@ -199,6 +202,11 @@ impl SessionRegistry {
     /// Returns whether a client id has been assigned, possibly by an earlier master process.
     pub fn has_been(&self, client: ClientId) -> bool {
         client != ClientId::NOBODY && client.0 < self.next
+    }
+
+    /// Returns the number of sessions that have ended since this master began to lead.
+    pub fn ended(&self) -> u64 {
+        self.ended
     }
 
     /// Returns the first client id that has not been assigned.
@@ -472,6 +480,7 @@ impl SessionRegistry {
             return Err(format!("{client} has never been opened"));
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
+        self.ended += 1;
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
         let own = blocks_owned_by(client, orphans);
@@ -523,6 +532,7 @@ impl SessionRegistry {
         writes: &mut Vec<RecordWrite>,
     ) {
         let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
+        self.ended += 1;
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
         // This includes blocks that the recovery does not hand on, because their headers are unreadable or all their

@@ -113,7 +113,6 @@ fn give_block(world: &TickCluster, client: ClientId, everywhere: bool) -> BlockI
         let alloc = NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         };

@@ -106,7 +106,6 @@ fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
         .call_blocking(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         })

@@ -18,7 +18,8 @@
 //!   copy back, because clients can write the pool.
 //! * The header of the pool shows the node's cluster, the view that the node is at, and the node's bars (`bars`).
 //!   No other process writes the header.
-//! * A fenced client gets no more blocks.
+//! * A fenced client gets no more blocks, and no log area.
+//! * A log area has one session at a time (`log_areas`).
 //! * If a session has given up a request and got the answer to a later one, the request given up has no effect any
 //!   more. The same holds for the requests of a job that the master had given up before a later job was answered
 //!   (`request_order`).
@@ -31,6 +32,7 @@
 //! Offsets and sizes are in bytes; an offset counts from the start of the pool.
 
 mod bars;
+mod log_areas;
 mod region;
 mod request_order;
 
@@ -48,6 +50,7 @@ use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
+use log_areas::LentLogAreas;
 use region::NodeRegion;
 use request_order::NodeRequestOrder;
 
@@ -185,6 +188,7 @@ pub struct NodeLogic {
     over: EndedClients,
     turns: NodeRequestOrder,
     barring: NodeBarState,
+    log_areas: LentLogAreas,
 }
 
 impl NodeLogic {
@@ -196,6 +200,7 @@ impl NodeLogic {
     /// `description.pool_bytes` bytes from [`first_extent`] on.
     pub fn new(description: NodeDescription) -> NodeLogic {
         let free = all_free(&description);
+        let log_areas = LentLogAreas::new(description.pool_bytes);
         NodeLogic {
             description,
             bound: None,
@@ -209,6 +214,7 @@ impl NodeLogic {
             over: EndedClients::new(),
             turns: NodeRequestOrder::default(),
             barring: NodeBarState::default(),
+            log_areas,
         }
     }
 
@@ -260,10 +266,12 @@ impl NodeLogic {
             } => self.check_bound(cluster, attempt).and_then(|()| {
                 self.reserve(view, extent, bytes, block_bytes, redundancy, &mut effects)
             }),
-            NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of } => {
+            NodeRequest::Alloc { client, redundancy, frozen, spare_of } => {
                 let choice = RegionChoice { frozen: &frozen, spare_of: &spare_of };
-                self.alloc(client, redundancy, to_delete, choice, &mut effects)
+                self.alloc(client, redundancy, choice, &mut effects)
             }
+            NodeRequest::LogArea { client } => self.log_area(client, &mut effects),
+            NodeRequest::LogAreasOf { clients } => self.log_areas_of(&clients),
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.over.is_fenced(from) =>
             {
@@ -492,6 +500,7 @@ impl NodeLogic {
         let zero = |(offset, bytes)| NodeEffect::ZeroPool { offset, bytes };
         effects.extend(regions.chain(subtables).map(zero));
         self.primaries.clear();
+        self.log_areas = LentLogAreas::new(self.description.pool_bytes);
         self.free = all_free(&self.description);
         (self.reserved_bytes, self.turn) = (0, 0);
         if self.bound.is_none() {
@@ -532,7 +541,6 @@ impl NodeLogic {
         &mut self,
         client: ClientId,
         redundancy: Redundancy,
-        to_delete: bool,
         choice: RegionChoice<'_>,
         effects: &mut Vec<NodeEffect>,
     ) -> NodeResult {
@@ -555,7 +563,7 @@ impl NodeLogic {
             if region.redundancy != redundancy || !is_asked_for {
                 continue;
             }
-            if let Some(block) = region.take_free(to_delete) {
+            if let Some(block) = region.take_free() {
                 effects.push(region.set_owner(block, client));
                 let block = BlockId { region: number, block };
                 return Ok(NodeReply::Allocated { block });
@@ -651,6 +659,8 @@ impl NodeLogic {
             return Err(bad("of no cluster, nobody is over"));
         }
         self.over.learn(&living);
+        let over = &self.over;
+        self.log_areas.take_back(|client| over.has_ended(client) && !over.is_fenced(client));
         effects.push(NodeEffect::Living { living });
         Ok(NodeReply::Done)
     }
@@ -664,13 +674,14 @@ impl NodeLogic {
             used_bytes: self.reserved_bytes.saturating_sub(regions),
             ..Usage::default()
         };
+        (usage.log_areas, usage.log_areas_used) = self.log_areas.counts();
         for region in self.regions.values() {
             let owned = region.owned();
             usage.used_bytes += owned * region.geometry.block_bytes;
             if region.primary {
                 usage.primary_blocks += region.owners.len() as u64;
                 usage.primary_blocks_owned += owned;
-                usage.free_blocks += region.writable();
+                usage.free_blocks += region.owners.len() as u64 - owned;
             }
         }
         usage

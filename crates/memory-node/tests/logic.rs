@@ -9,7 +9,9 @@ use fusee_control::node::{
 };
 use fusee_core::data::Redundancy;
 use fusee_core::ended_clients::LiveClients;
-use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
+use fusee_core::layout::{
+    HeaderWord, LOG_AREA_BYTES, POOL_HEADER_BYTES, first_extent, log_area_offset, log_areas,
+};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_memory_node::logic::{HeartbeatReply, NodeDecision, NodeEffect, NodeLogic};
 use proptest::prelude::*;
@@ -84,7 +86,6 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         let step = node.handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: ClientId(9),
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         });
@@ -97,7 +98,6 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     let full = node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(9),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     });
@@ -115,7 +115,6 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     let again = node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(8),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     });
@@ -152,7 +151,6 @@ fn named_regions_give_what_they_have_to_spare() {
         let step = node.handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: ClientId(9),
-            to_delete: false,
             frozen: vec![],
             spare_of: spare_of.to_vec(),
         });
@@ -167,27 +165,7 @@ fn named_regions_give_what_they_have_to_spare() {
     assert_eq!(alloc(&[5]), None, "it has none of that region");
     assert_eq!(alloc(&[4, 3]), Some(3));
     let rest = std::iter::from_fn(|| alloc(&[])).filter(|region| *region == 4).count() as u32;
-    assert_eq!(rest, BLOCKS / 4 - BLOCKS.div_ceil(64), "whoever names none gets the rest");
-}
-
-#[test]
-fn the_last_blocks_are_kept_back_for_deletes() {
-    let mut node = node(POOL);
-    node.handle(region(3, true));
-    let mut alloc = |to_delete| {
-        let step = node.handle(NodeRequest::Alloc {
-            redundancy: Redundancy::Replicated,
-            client: ClientId(9),
-            to_delete,
-            frozen: vec![],
-            spare_of: vec![],
-        });
-        matches!(step.reply, NodeReply::Allocated { .. })
-    };
-    let given = (0..BLOCKS).filter(|_| alloc(false)).count() as u32;
-    assert_eq!(given, BLOCKS - BLOCKS.div_ceil(64));
-    let kept = (0..BLOCKS).filter(|_| alloc(true)).count() as u32;
-    assert_eq!(given + kept, BLOCKS);
+    assert_eq!(rest, BLOCKS / 4, "whoever names none gets the rest");
 }
 
 #[test]
@@ -200,7 +178,6 @@ fn allocation_takes_turns_among_primary_regions() {
         .handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: ClientId(1),
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         })
@@ -243,7 +220,6 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(1),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     });
@@ -260,7 +236,6 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     let alloc = NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(1),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     };
@@ -327,7 +302,6 @@ fn numbers_that_make_no_sense_are_refused() {
         NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: ClientId::NOBODY,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         },
@@ -357,7 +331,6 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
     let alloc = |client| NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(client),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     };
@@ -407,7 +380,6 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         .handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: dead,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         })
@@ -425,7 +397,6 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         refusal(node.handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client: dead,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![]
         })),
@@ -489,7 +460,6 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     let full = refusal(node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(1),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     }));
@@ -499,7 +469,6 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(1),
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     });
@@ -691,7 +660,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
         12 => client().prop_map(|client| {
             let redundancy = Redundancy::Replicated;
-            NodeRequest::Alloc { redundancy, client, to_delete: true, frozen: vec![], spare_of: vec![] }
+            NodeRequest::Alloc { redundancy, client, frozen: vec![], spare_of: vec![] }
         }),
         12 => (block, client(), client(), any::<bool>(), any::<bool>())
             .prop_map(|(block, from, to, unless_fenced, once)| {
@@ -877,7 +846,6 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
         NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
             client,
-            to_delete: true,
             frozen: vec![],
             spare_of: vec![],
         },
@@ -946,4 +914,61 @@ fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
     let mut member = node(POOL);
     member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
     assert_eq!(member.held_cluster(), Some(CLUSTER));
+}
+
+/// Returns the log area that a client gets, with its effects; `None` if it is refused.
+fn log_area(node: &mut NodeLogic, client: u32) -> Option<(u32, Vec<NodeEffect>)> {
+    let step = node.handle(NodeRequest::LogArea { client: ClientId(client) });
+    match step.reply {
+        NodeReply::LogArea { area } => Some((area, step.effects)),
+        NodeReply::Refused(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_has_one_log_area_and_it_begins_with_zeros() {
+    let mut node = node(POOL);
+    let (first, zeroed) = log_area(&mut node, 1).unwrap();
+    let at = log_area_offset(first);
+    assert_eq!(zeroed, [NodeEffect::ZeroPool { offset: at, bytes: LOG_AREA_BYTES }]);
+    assert_eq!(log_area(&mut node, 1), Some((first, vec![])), "what it has written stays");
+    assert_ne!(log_area(&mut node, 2).unwrap().0, first);
+    assert!(log_area(&mut node, 0).is_none(), "nobody");
+    let clients = [3, 2, 1].map(ClientId).to_vec();
+    let step = node.handle(NodeRequest::LogAreasOf { clients });
+    let NodeReply::LogAreas(areas) = step.reply else { panic!("{:?}", step.reply) };
+    assert_eq!(areas, [(ClientId(2), 1 - first), (ClientId(1), first)]);
+}
+
+/// A dead session's records are needed until it is recovered.
+#[test]
+fn a_log_area_is_lent_again_when_its_session_is_recovered() {
+    let mut node = node(POOL);
+    let cluster = ClusterId::from_word(7).unwrap();
+    node.handle(NodeRequest::Format { cluster, attempt: 1 });
+    let areas = log_areas(POOL);
+    let mut lent: Vec<u32> = (1..=areas).map(|n| log_area(&mut node, n).unwrap().0).collect();
+    lent.sort_unstable();
+    assert_eq!(lent, (0..areas).collect::<Vec<_>>());
+    let refused = node.handle(NodeRequest::LogArea { client: ClientId(areas + 1) });
+    assert_eq!(refused.reply, NodeReply::Refused(NodeRefusal::NoLogArea { areas }));
+    let living = |clients: &[u32], below| LiveClients {
+        below: ClientId(below),
+        clients: clients.iter().copied().map(ClientId).collect(),
+    };
+    let others: Vec<u32> = (3..=areas + 1).collect();
+    // Session 1 has ended. Session 2 is fenced, and by the master's list not recovered.
+    let of_second = node.handle(NodeRequest::LogAreasOf { clients: vec![ClientId(2)] });
+    node.handle(NodeRequest::Fence { clients: vec![ClientId(2)] });
+    let with_second: Vec<u32> = std::iter::once(2).chain(others.clone()).collect();
+    let told = node.handle(NodeRequest::Living { living: living(&with_second, areas + 2) });
+    assert_eq!(told.reply, NodeReply::Done);
+    assert!(log_area(&mut node, areas + 1).is_some_and(|(_, effects)| effects.len() == 1));
+    assert!(log_area(&mut node, areas + 2).is_none(), "that of session 2 is still needed");
+    let again = node.handle(NodeRequest::LogAreasOf { clients: vec![ClientId(2)] });
+    assert_eq!(again.reply, of_second.reply);
+    node.handle(NodeRequest::Living { living: living(&others, areas + 2) });
+    assert!(log_area(&mut node, areas + 2).is_some_and(|(_, effects)| effects.len() == 1));
+    assert!(log_area(&mut node, 2).is_none(), "who has ended gets none");
 }

@@ -97,7 +97,6 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let NodeReply::Allocated { block } = ask(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client,
-        to_delete: true,
         frozen: vec![],
         spare_of: vec![],
     }) else {

@@ -16,6 +16,11 @@ fn the_master_settles_what_was_read_and_bars_are_taken_back() {
 }
 
 #[test]
+fn a_key_that_was_read_as_deleted_stays_deleted() {
+    (0..20).for_each(bars::a_delete_is_settled);
+}
+
+#[test]
 fn nobody_reads_anything_older_afterwards() {
     (0..120).for_each(bars::bars);
 }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::{Error, FailedWriteOutcome};
-use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::layout::{Address, Identity, SizeClass, Slot};
 use fusee_core::race::Buckets;
 use fusee_core::store::{Hint, HintTrust, SearchKey};
 use fusee_core::verbs::MnId;
@@ -42,8 +42,8 @@ fn bad_words() -> [u64; 4] {
     let near = Address::new(1 << 16);
     let small = SizeClass::from_code(1).unwrap();
     [
-        200 << 48 | Slot::tombstone(near, 0).0,
-        255 << 48 | Slot::tombstone(far, 31).0,
+        200 << 48 | Slot::withdrawal(Identity::new(near, 0)).0,
+        255 << 48 | Slot::withdrawal(Identity::new(far, 31)).0,
         Slot::new(0, small, far, 0).0,
         Slot::new(0, SizeClass::MAX, near, 0).0,
     ]

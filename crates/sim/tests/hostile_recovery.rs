@@ -3,17 +3,18 @@
 
 // Promise REC-5: Recovery ends whatever bytes it finds, within its phases.
 
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
 use fusee_core::layout::{
-    Address, BlockHeader, BlockShape, GenerationBase, Identity, OVERHEAD_BYTES, Opcode, Pair,
-    SizeClass, Slot,
+    Address, BlockHeader, BlockShape, GenerationBase, Identity, LOG_RECORDS, LogRecord,
+    OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot, log_area_offset, log_record_offset,
 };
 use fusee_core::recovery::{BlockContent, RecoveryError, RecoveryResult, recover};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::{ClusterOptions, Rng, SimCluster};
 
-use crate::support::{alone, blocks_of, operator_fabric, stepwise};
+use crate::support::{alone, blocks_of, log_areas_of, operator_fabric, stepwise};
 
 fn recovered(
     rng: &Rng,
@@ -22,7 +23,8 @@ fn recovered(
     blocks: &[Address],
 ) -> Result<RecoveryResult, RecoveryError> {
     let view = cluster.view().clone();
-    alone(rng, recover(&operator_fabric(cluster), &view, client, blocks))
+    let areas = log_areas_of(cluster, client);
+    alone(rng, recover(&operator_fabric(cluster), &view, client, blocks, &areas))
 }
 
 /// Writes bytes at a global address, on all replicas or only on the replica with this number.
@@ -91,6 +93,30 @@ fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
     }
 }
 
+/// Writes plausible but wrong records of DELETEs to the client's log areas, and numbers to slots.
+fn scribble_records(rng: &Rng, cluster: &SimCluster, client: ClientId) {
+    let nodes: Vec<MnId> = cluster.view().members.iter().map(|member| member.node).collect();
+    for node in nodes {
+        let reply = cluster.peek_node(node, NodeRequest::LogArea { client });
+        let Some(NodeReply::LogArea { area }) = reply else { panic!("no log area: {reply:?}") };
+        for record in (0..LOG_RECORDS).filter(|_| rng.below(4) == 0) {
+            let number = Slot::number([client, ClientId(99)][rng.below(2)], rng.below(3) as u32);
+            let hash = [0, 1 << 63, u64::MAX][rng.below(3)];
+            let mut bytes = LogRecord { hash, number }.encode();
+            bytes[rng.below(bytes.len())] ^= [0, 0, 0, 1][rng.below(4)];
+            let offset = log_area_offset(area) + log_record_offset(record);
+            for (i, word) in (0u64..).zip(bytes.as_chunks().0) {
+                let place = PoolPlace { node, offset: offset + 8 * i };
+                cluster.network().memories().overwrite(place, u64::from_le_bytes(*word));
+            }
+            let slot = SlotRef { subtable: 0, slot: rng.below(12) as u32 };
+            let places: Vec<PoolPlace> = cluster.view().slot_places(slot).collect();
+            let place = places[rng.below(places.len())];
+            cluster.network().memories().overwrite(place, number.0);
+        }
+    }
+}
+
 #[test]
 fn whatever_stands_in_memory_recovery_ends() {
     let mut strange = 0;
@@ -120,6 +146,7 @@ fn whatever_stands_in_memory_recovery_ends() {
         for block in &blocks {
             scribble(&rng, &cluster, store.client(), *block);
         }
+        scribble_records(&rng, &cluster, store.client());
         let real = blocks.len();
         // Three of these addresses are not those of blocks, and one is there twice.
         blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 44) - 64), blocks[0]]);

@@ -130,11 +130,17 @@ fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
             let hint = store.insert(b"key", b"1").await.unwrap().place;
             let hint = store.update(b"key", b"2", hint).await.unwrap().place;
             let hint = store.upsert(b"key", b"3", hint).await.unwrap().place;
-            store.delete(b"key", hint).await.unwrap();
+            store.delete(b"key", hint.map(Hint::uncertain)).await.unwrap();
         });
         for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
             assert_eq!(phases(&stats, kind), hit, "{kind:?}, {replicas} replicas");
         }
+        // A DELETE has no object, so with a certain hint it is speculative wherever memory lies.
+        let stats = run(replicas, async |store| {
+            let hint = store.insert(b"key", b"1").await.unwrap().place;
+            store.delete(b"key", hint).await.unwrap();
+        });
+        assert_eq!(phases(&stats, OpKind::Delete), 2, "{replicas} replicas");
         let stats = run(replicas, async |store| {
             store.insert(b"key", b"1").await.unwrap();
             store.update(b"key", b"2", None).await.unwrap();
@@ -588,7 +594,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
                 )
                 .await
                 .place;
-                store.delete(b"key", hint).await.unwrap();
+                store.delete(b"key", hint.map(Hint::uncertain)).await.unwrap();
                 assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
             })
         });
@@ -631,7 +637,7 @@ fn ec_oriented_values_take_the_same_phases() {
                 write(store, WriteRequest::update(b"key", &value).placed(oriented).hinted(hint))
                     .await
                     .place;
-            // A log object is replicated, so this DELETE could be speculative with a certain hint.
+            // With a certain hint this DELETE would be speculative.
             store.delete(b"key", hint.map(Hint::uncertain)).await.unwrap();
             assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
         });

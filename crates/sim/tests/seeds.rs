@@ -208,22 +208,6 @@ fn what_is_zero_on_one_replica_has_not_gone() {
     }
 }
 
-/// The log object of a dead client's speculative DELETE was only on one memory node when a change settled the object's
-/// word in the slot. Then that node was lost. Recovery treated the object as never allocated, and the session that
-/// replaced the word freed the object's address while the next object there was in use.
-#[test]
-fn a_log_object_is_completed_before_its_word_is_settled() {
-    let options = RunOptions {
-        operations: Some(650),
-        clients: Some(3),
-        without: [Fault::ForeignMaster, Fault::Damage].into(),
-        switches: true,
-        ..RunOptions::new(Scenario::Storm, 820_037_144)
-    };
-    let outcome = run(&options);
-    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-}
-
 /// One session gave a block back while the master still had the record of an earlier owner. This is no loss, because a
 /// session that relies on the record is refused.
 #[test]

@@ -15,6 +15,7 @@ mod hostile_memory;
 mod hostile_recovery;
 mod immediate;
 mod master_crashes;
+mod numbers;
 mod rates;
 mod recovery;
 mod refill;

@@ -113,9 +113,6 @@ pub(super) struct BlockSource<E> {
     region_comes: Cell<bool>,
     /// The master's reason, if it last refused a region because the cluster is degraded; else `None`.
     degraded: RefCell<Option<String>>,
-    /// Whether sessions lend each other blocks of log objects. They do so if the pool, at the last request, had no
-    /// block except those kept back for DELETEs, or if a DELETE got an orphaned block.
-    lends: Cell<bool>,
     /// For each kind of slab, the call for memory that a request waits for ([`MasterReply::Called`]).
     calls: RefCell<BTreeMap<SlabKind, u64>>,
     /// Whether the block tables possibly name this session as the owner of blocks of which it does not know, because an
@@ -126,10 +123,8 @@ pub(super) struct BlockSource<E> {
 /// The blocks of the pool that a request for a block accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AcceptedBlocks {
-    /// Any block except those that are kept back for DELETEs.
+    /// Any block.
     Any,
-    /// Any block, including those that are kept back for DELETEs.
-    ToDelete,
     /// A block beside this subtable ([`Region::lies_beside`]), only if a memory node has such blocks to spare.
     SpareBeside(u32),
 }
@@ -209,7 +204,6 @@ impl<E: Environment> BlockSource<E> {
             exhausted: Cell::new(false),
             region_comes: Cell::new(false),
             degraded: RefCell::default(),
-            lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
             taking: Cell::new(0),
@@ -221,10 +215,9 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// Returns whether sessions lend each other blocks of log objects; see
-    /// [`Blocks::lends_log_blocks`](fusee_core::host::Blocks::lends_log_blocks).
-    pub fn lends(&self) -> bool {
-        self.lends.get()
+    /// Returns the deadline of a request to one memory node.
+    pub fn node_deadline(&self) -> Duration {
+        self.node_deadline
     }
 
     /// Begins a request for a block, which is counted as running until the result is dropped.
@@ -235,16 +228,10 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Returns a block for objects of a slab's size class; if there is none, an orphaned block of another class, all
-    /// objects of which can turn out to be free. With `to_delete`, also accepts a block that is kept back for DELETEs,
-    /// and does not ask for more regions.
-    pub async fn grant(
-        &self,
-        kind: SlabKind,
-        to_delete: bool,
-        view: &View,
-    ) -> Result<BlockGrant, Error> {
+    /// objects of which can turn out to be free.
+    pub async fn grant(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         let asking = self.begin();
-        let granted = self.grant_of(kind, to_delete, view).await;
+        let granted = self.grant_of(kind, view).await;
         asking.answered();
         granted
     }
@@ -275,12 +262,7 @@ impl<E: Environment> BlockSource<E> {
         self.exhausted.get()
     }
 
-    async fn grant_of(
-        &self,
-        kind: SlabKind,
-        to_delete: bool,
-        view: &View,
-    ) -> Result<BlockGrant, Error> {
+    async fn grant_of(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         // Orphaned blocks are used before the pool, but a search for room for one object must not go through all of
         // them.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
@@ -288,24 +270,11 @@ impl<E: Environment> BlockSource<E> {
             self.take_over_orphan(Some(kind.class), kind.redundancy, full, view).await
         {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
-            self.lends.set(self.lends.get() || to_delete);
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let mut allocated = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await;
-        // `lends` is only about blocks of log objects, and log objects are replicated.
-        let tells = kind.redundancy == Redundancy::Replicated;
-        if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
-            self.lends.set(allocated.is_err());
-        }
-        if to_delete && allocated == Err(Error::OutOfMemory) {
-            allocated = self.allocate(kind.redundancy, AcceptedBlocks::ToDelete, view).await;
-        }
-        match allocated {
+        match self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await {
             Ok(block) => Ok(self.record_allocated(block, kind, view)),
-            Err(Error::OutOfMemory) if to_delete => {
-                self.find_missed(kind, view).await.ok_or(Error::OutOfMemory)
-            }
             Err(Error::OutOfMemory) => {
                 let granted = self.grant_without_pool(kind, view).await?;
                 Ok(BlockGrant { pool_is_empty: true, ..granted })
@@ -776,8 +745,7 @@ fn alloc_request(
         }
         spare_of.truncate(MAX_ALLOC_REGIONS);
     }
-    let to_delete = which == AcceptedBlocks::ToDelete;
-    Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
+    Some(BlockRequest::Alloc { redundancy, frozen, spare_of })
 }
 
 /// Rotates the list of regions, so that it begins with other regions for each value of `turn`.

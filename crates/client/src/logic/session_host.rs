@@ -1,5 +1,5 @@
 //! The surroundings of a session's operations: implements the traits of [`fusee_core::host`], with which the operations
-//! wait, get blocks, views and epochs, and report.
+//! wait, get blocks, log areas, views and epochs, and report.
 //!
 //! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread can
 //! be preempted meanwhile. So the loser first spins, then yields the processor, and then sleeps, at most a millisecond
@@ -14,17 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::data::Transitions;
 use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::host::{
-    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, PinnedOperations, Reports,
-    Views,
+    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs, PinnedOperations,
+    Reports, Views,
 };
-use fusee_core::layout::Address;
+use fusee_core::layout::{Address, log_areas};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::{BlockRemainder, SlabKind};
 use fusee_core::stats::Damage;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 use futures_util::future::{Either, select};
 
@@ -49,15 +50,15 @@ const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
 /// takes two heartbeats of the keepers to the master, mostly a few milliseconds.
 const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
-/// Deadline of a request to the master to split a full subtable.
-const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
-/// First pause before a split is requested again. Each further pause is twice as long, up to `SPLIT_DEADLINE`.
+/// Deadline of a request to the master to split a full subtable, or to give a client id.
+const MASTER_DEADLINE: Duration = Duration::from_secs(1);
+/// First pause before a split is requested again. Each further pause is twice as long, up to `MASTER_DEADLINE`.
 const SPLIT_AGAIN: Duration = Duration::from_millis(100);
 /// A request follows another request of its process for at most 1 / `FOLLOWING` of the time that an operation is
 /// allowed to wait.
 const FOLLOWING: u32 = 50;
 
-/// The surroundings of a session's operations: gives them blocks, views, epochs and pauses.
+/// The surroundings of a session's operations: gives them blocks, log areas, views, epochs and pauses.
 pub struct SessionHost<E> {
     env: Rc<E>,
     gate: Arc<SessionGate>,
@@ -184,7 +185,6 @@ impl<E: Environment> Blocks for SessionHost<E> {
     async fn alloc_block(
         &self,
         kind: SlabKind,
-        to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
@@ -192,7 +192,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         let granting = Box::pin(async {
             let granted = match beside {
                 Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
-                None => self.blocks.grant(kind, to_delete, view).await,
+                None => self.blocks.grant(kind, view).await,
             };
             granted.map(BlockAnswer::Block)
         });
@@ -251,10 +251,6 @@ impl<E: Environment> Blocks for SessionHost<E> {
         self.gate.was_called()
     }
 
-    fn lends_log_blocks(&self) -> bool {
-        self.blocks.lends()
-    }
-
     fn offer(&self, spare: Vec<BlockRemainder>, surplus: Vec<BlockRemainder>, frees_soon: bool) {
         self.gate.offers.tell_frees_soon(frees_soon);
         let view = self.gate.view();
@@ -274,6 +270,44 @@ impl<E: Environment> Blocks for SessionHost<E> {
     }
 }
 
+impl<E: Environment> Logs for SessionHost<E> {
+    async fn log_area(&self, node: MnId, view: &View) -> Result<Option<u32>, Error> {
+        let client = self.blocks.client();
+        let patience = self.blocks.node_deadline().min(self.left().unwrap_or_default());
+        match self.env.ask_node(node, NodeRequest::LogArea { client }, patience).await {
+            Ok(NodeReply::LogArea { area }) => {
+                let lent = view.member(node).map_or(0, |member| member.pool_bytes);
+                if area < log_areas(lent) {
+                    Ok(Some(area))
+                } else {
+                    Err(Error::Corrupt { what: "a log area lies outside of its pool" })
+                }
+            }
+            Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
+            Err(error) => {
+                tracing::debug!(%node, %error, "the node lends no log area yet");
+                self.env.report_unreachable(node);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn further_client(&self) -> Result<Option<ClientId>, Error> {
+        let client = self.blocks.client();
+        let patience = MASTER_DEADLINE.min(self.left().unwrap_or_default());
+        match self.env.ask_master(MasterRequest::FurtherClient { client }, patience).await {
+            Ok(MasterReply::FurtherClient { client }) if client != ClientId::NOBODY => {
+                Ok(Some(client))
+            }
+            Ok(other) => Err(Error::Allocation { reason: format!("master: {other:?}") }),
+            Err(error) => {
+                tracing::debug!(%error, "the master gives no client id yet");
+                Ok(None)
+            }
+        }
+    }
+}
+
 impl<E: Environment> Views for SessionHost<E> {
     fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         let view = self.gate.newer_view(than)?;
@@ -286,7 +320,7 @@ impl<E: Environment> Views for SessionHost<E> {
         let (mut again, longest) = if removed(Mutant::AsksForSplitsOnce) {
             (Duration::MAX, Duration::MAX)
         } else {
-            (SPLIT_AGAIN, SPLIT_DEADLINE)
+            (SPLIT_AGAIN, MASTER_DEADLINE)
         };
         // The master's refusal to split is final if it is the first answer, or follows another refusal.
         let mut is_final = true;
@@ -300,7 +334,7 @@ impl<E: Environment> Views for SessionHost<E> {
             if left.is_zero() {
                 break;
             }
-            match self.env.ask_master(request.clone(), SPLIT_DEADLINE.min(left)).await {
+            match self.env.ask_master(request.clone(), MASTER_DEADLINE.min(left)).await {
                 Ok(MasterReply::Refused { reason }) if is_final => {
                     tracing::debug!(subtable, reason, "the index does not grow");
                     return IndexGrowthAnswer::Full;

@@ -102,14 +102,19 @@ impl Service for NodeService {
     fn required_peer(request: &NodeRequest) -> PeerKind {
         use NodeRequest::*;
         match request {
-            Describe | Usage | Alloc { .. } | SetOwner { .. } | InTurn { .. } | Bar { .. } => {
-                PeerKind::Client
-            }
+            Describe
+            | Usage
+            | Alloc { .. }
+            | SetOwner { .. }
+            | InTurn { .. }
+            | Bar { .. }
+            | LogArea { .. } => PeerKind::Client,
             Format { .. }
             | Reserve { .. }
             | OfJob { .. }
             | BlocksOf { .. }
             | OwnersOf { .. }
+            | LogAreasOf { .. }
             | Fence { .. }
             | Living { .. }
             | StandAt { .. }
@@ -135,6 +140,8 @@ impl Service for NodeService {
             StandAt { .. } => "StandAt",
             Bar { .. } => "Bar",
             Unbar { .. } => "Unbar",
+            LogArea { .. } => "LogArea",
+            LogAreasOf { .. } => "LogAreasOf",
         }
     }
 }
@@ -166,7 +173,8 @@ impl Service for MasterService {
             | ViewPiece { .. }
             | Status
             | Owners
-            | Events { .. } => PeerKind::Client,
+            | Events { .. }
+            | FurtherClient { .. } => PeerKind::Client,
         }
     }
 
@@ -192,6 +200,7 @@ impl Service for MasterService {
             Status => "Status",
             Owners => "Owners",
             Events { .. } => "Events",
+            FurtherClient { .. } => "FurtherClient",
         }
     }
 }

@@ -117,18 +117,6 @@ impl ObjectReads {
         !(is_parity && self.may_lack_parity)
     }
 
-    /// Returns the possible lengths of the object of a free word, according to the headers that were read.
-    pub fn sizes(&self, batch: &VerbBatch, word: Slot) -> Result<PerPlace<u64>, FailedVerb> {
-        let mut sizes = PerPlace::<u64>::new();
-        for read in &self.places {
-            let class = Object::header_class(batch.data(read.ticket)?, word.object_identity());
-            if let Some(bytes) = class.map(SizeClass::bytes).filter(|size| !sizes.contains(size)) {
-                sizes.push(bytes);
-            }
-        }
-        Ok(sizes)
-    }
-
     /// Returns the key of the object to which a slot word leads. If `is_all`, whole replicas or chunks were read, and
     /// any undamaged one decides; otherwise their starts have to show the same key at all places.
     pub fn key<'b>(

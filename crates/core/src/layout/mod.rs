@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! slot     8 B   | fingerprint 8 | moved 1 | size class 7 | address 38 | generation 9 | tentative 1 |
+//!                or, if it is free, | kind 2 | number 6 | 0 | size class 0 | number 47 | 0 |
 //! object   64 B aligned, as long as its size class
 //!                | header 32 | key | value | zeros | log entry 1 |
 //! chunk    an object whose value is | of which value 16 | a part of it, or parity |
 //! block    | header 64 | free bitmap | objects of one size class |
 //! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
-//! pool     | header 4 KiB | extents: regions and subtables |
+//! pool     | header 4 KiB | log areas | extents: regions and subtables |
+//! log area | 16 records of DELETEs, 24 B each |
 //! ```
 //!
 //! All integers are little-endian, and are converted explicitly. Lengths are in bytes unless the name says otherwise.
@@ -18,6 +20,7 @@
 mod block;
 mod bytes;
 mod chunk;
+mod log;
 mod object;
 mod pool;
 mod size_class;
@@ -27,6 +30,9 @@ pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, GenerationBase, bit
 pub use bytes::crc32c;
 pub use chunk::{Chunk, RestoredPair, Stripe, copy_of};
 pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
+pub use log::{
+    LOG_AREA_BYTES, LOG_RECORDS, LogRecord, log_area_offset, log_areas, log_record_offset,
+};
 pub use object::{
     Fill, HEADER_BYTES, KeyInPrefix, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode,
     Pair, Value, object_bytes, value_in,
@@ -36,7 +42,7 @@ pub use pool::{
     POOL_HEADER_BYTES, PoolHeader, bar_word, first_extent, has_bar,
 };
 pub use size_class::SizeClass;
-pub use slot::{Identity, Slot, VACATED_BYTES};
+pub use slot::{Identity, Slot, WriterIdentity};
 
 use core::fmt;
 
@@ -45,6 +51,8 @@ pub const UNIT_BYTES: u64 = 64;
 
 /// Bits of a global address, which therefore covers 16 TiB.
 pub const ADDRESS_BITS: u32 = 44;
+/// Bytes of the address space, and so the limit on all regions together.
+pub const ADDRESS_SPACE_BYTES: u64 = 1 << ADDRESS_BITS;
 
 /// A global address: 44 bits, `region * region_bytes + offset`, a multiple of 64.
 ///

@@ -43,7 +43,7 @@ pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + LOG_ENTRY_BYTES;
 
 const USED: u8 = 0x80;
 
-/// The operation that wrote an object, stored in the object's header.
+/// The operation of a write. The header of an object contains the operation that wrote the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -51,7 +51,7 @@ pub enum Opcode {
     Insert = 1,
     /// Replaces the value of a key that must exist.
     Update = 2,
-    /// Removes a key. Its object holds the key and no value.
+    /// Removes a key. No object is written for it.
     Delete = 3,
     /// Adds a key, or replaces its value.
     Upsert = 4,
@@ -69,7 +69,7 @@ impl Opcode {
 
     fn from_byte(byte: u8) -> Option<Opcode> {
         use Opcode::*;
-        [Insert, Update, Delete, Upsert, Move, Copy].into_iter().find(|o| *o as u8 == byte)
+        [Insert, Update, Upsert, Move, Copy].into_iter().find(|o| *o as u8 == byte)
     }
 }
 
@@ -83,7 +83,7 @@ pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
 pub struct Pair<'a> {
     /// The key of the pair.
     pub key: &'a [u8],
-    /// The value of the pair; empty in the log object of a DELETE.
+    /// The value of the pair.
     pub value: &'a [u8],
     /// The identity that slot words will show.
     pub identity: Identity,
@@ -290,13 +290,6 @@ impl<'a> Object<'a> {
     pub fn header_identity(header: &[u8]) -> Option<Identity> {
         let has_header = header.len() >= HEADER_BYTES as usize;
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
-    }
-
-    /// Returns the size class of an object with this identity, as its unchecked header suggests it. `None` if the
-    /// header has another identity, or lengths that no class holds.
-    pub fn header_class(header: &[u8], identity: Identity) -> Option<SizeClass> {
-        Object::check_prefix(header, identity).ok()?;
-        Object::class(u32_at(header, 4) as usize, u32_at(header, 8) as usize)
     }
 
     /// Returns the size class that holds a pair of these lengths; `None` over 15 MiB.

@@ -1,7 +1,7 @@
 //! The header of a pool: the layout, the cluster, the view that the memory node is at, and the nodes that it bars.
 //!
 //! ```text
-//! pool     | header 4096 | unused, up to the first extent | extents |
+//! pool     | header 4096 | log areas, up to the first extent | extents |
 //! header   | magic 4, layout version 4 | cluster 8 | view 8 | 8 bars, 8 each | zeros 4008 |
 //! bar      | number of a view, 48 bits | memory node, 16 bits |         0: none
 //! ```
@@ -10,8 +10,8 @@
 //! aligned word at a time; clients READ it. Every fabric refuses a WRITE, CAS or FAA that reaches
 //! into it ([`Verb::check`](crate::verbs::Verb::check)).
 //!
-//! Lent memory begins behind the header, at [`first_extent`]. The header is not taken from the lent bytes, so as many
-//! regions fit as without it.
+//! Lent memory begins at [`first_extent`], behind the header and the [log areas](super::log). Both are not taken from
+//! the lent bytes, so as many regions fit as without them.
 
 use super::bytes::u32_at;
 pub use crate::verbs::POOL_HEADER_BYTES;
@@ -20,7 +20,7 @@ use crate::version::VersionRange;
 
 /// The version of all layouts of this module, and of the fabrics' hellos. Every pool and every hello contains it; a
 /// program that does not know the version refuses the pool or the connection.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// The layout versions that this program understands. A fabric's hello names one of them.
 pub const LAYOUTS: VersionRange = VersionRange::only("the layout of pools", LAYOUT_VERSION);
 
@@ -101,11 +101,12 @@ impl PoolHeader {
     }
 }
 
-/// Returns the start of the first extent in a pool that lends this number of bytes: at the first huge page, or right
-/// behind the header if the pool is smaller than a huge page.
+/// Returns the start of the first extent in a pool that lends this number of bytes: at the first huge page, or behind
+/// some log areas if the pool is smaller than a huge page.
 pub const fn first_extent(lent_bytes: u64) -> u64 {
     const HUGE_PAGE_BYTES: u64 = 2 << 20;
-    if lent_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { POOL_HEADER_BYTES }
+    const SMALL_POOLS_BYTES: u64 = 64 << 10;
+    if lent_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { SMALL_POOLS_BYTES }
 }
 
 const _: () = {
@@ -153,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn extents_begin_at_a_page_and_in_large_pools_at_a_huge_page() {
-        assert_eq!(first_extent(4096), 4096);
-        assert_eq!(first_extent((2 << 20) - 1), 4096);
+    fn extents_begin_behind_the_log_areas_and_in_large_pools_at_a_huge_page() {
+        assert_eq!(first_extent(4096), 64 << 10);
+        assert_eq!(first_extent((2 << 20) - 1), 64 << 10);
         assert_eq!(first_extent(2 << 20), 2 << 20);
     }
 }

@@ -1,18 +1,26 @@
 //! The index slot: one 8-byte word. Slots are the only memory that clients change in conflict with each other.
 //!
 //! ```text
-//!  63        56 55      54     48 47                 10 9          1 0
-//! | fingerprint | moved | class | address, 64 B units  | generation | tentative |
-//! |      8      |   1   |   7   |          38          |     9      |     1     |
+//!              63 62     56 55      54     48 47                 10 9          1 0
+//! entry       | fingerprint | moved | class | address, 64 B units  | generation | tentative |
+//!             |      8      |   1   |   7   |          38          |     9      |     1     |
+//! number      | 0  | high 6 |   0   |   0   |                 low 47            |     0     |
+//! vacated     | 1  |   0    |   0   |   0   |           sibling, 32 bits        |     0     |
+//! withdrawal  | 2  |   0    |   0   |   0   | address, 64 B units  | generation |     0     |
 //! ```
 //!
 //! *Moved* is set in a word that a Move has put there: the pair's redundancy changed, its value did not. The bit does
 //! not change where the word leads; two words that differ only in this bit never both exist.
 //!
-//! A slot with size class 0 is *free*, whatever its other bits are. The other bits matter: DELETE and a withdrawn
-//! INSERT leave the address and generation of their own object there, so that no slot word ever recurs while an
-//! operation that knows it runs. SNAPSHOT is correct only then: if DELETE left zero, a late CAS of an old round would
-//! succeed on the emptied slot.
+//! A slot with size class 0 is *free*. Its other bits matter, so that no slot word ever recurs while an operation that
+//! knows it runs. SNAPSHOT is correct only then: if DELETE left zero, a late CAS of an old round would succeed on the
+//! emptied slot. Bits 63 and 62 tell the kind of a free word:
+//!
+//! * A *number*, which a DELETE leaves, is used once. It protects no object from reuse. The 53 bits are a client id
+//!   (32 bits) and a counter of that client (21 bits). The word 0, of a slot that was never used, counts as a number.
+//! * A *vacated* word, which a split leaves, names the sibling to which the entry has moved.
+//! * A *withdrawal*, which a withdrawing INSERT leaves, has the address and generation of the INSERT's object, and
+//!   protects this object from reuse.
 
 use core::fmt;
 
@@ -20,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Address, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
+use crate::verbs::ClientId;
 
 const TENTATIVE_BITS: u32 = 1;
 const GENERATION_BITS: u32 = 9;
@@ -35,13 +44,22 @@ const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
 const _: () = assert!(SizeClass::MAX.code() < 1 << CLASS_BITS);
 
-/// The smallest of the addresses that stand for siblings of split subtables and not for objects.
-pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
+/// The lowest of the two bits that tell the kind of a free word.
+const KIND_SHIFT: u32 = 62;
+const NUMBER: u64 = 0;
+const VACATED: u64 = 1;
+const WITHDRAWAL: u64 = 2;
 
-/// The identity of the writer of a slot word: address and generation of the writer's own object, whose header contains
-/// it too. The rules of SNAPSHOT compare identities, not words, because an INSERT's word changes while the INSERT works
-/// (tentative, confirmed, withdrawn). An identity recurs, if at all, only after a window of epochs, when no operation
-/// knows the earlier write.
+/// The number of bits of a free word from which its value is read: those below the size class, without the tentative
+/// bit.
+const LOW_BITS: u32 = CLASS_SHIFT - GENERATION_SHIFT;
+/// The number of bits of a number that stand above the moved bit.
+const HIGH_BITS: u32 = KIND_SHIFT - FINGERPRINT_SHIFT;
+const COUNTER_BITS: u32 = 21;
+const _: () = assert!(LOW_BITS + HIGH_BITS == 32 + COUNTER_BITS);
+
+/// The identity of an object: its address and generation, which its header contains, too. An identity recurs, if at
+/// all, only after a window of epochs, when no operation knows the earlier object.
 ///
 /// ```text
 /// | zeros 17 | address, 64 B units 38 | generation 9 |
@@ -86,6 +104,22 @@ impl Identity {
     }
 }
 
+/// The identity of the writer of a slot word: its object's [`Identity`], or a DELETE's number. The rules of SNAPSHOT
+/// compare identities, not words, because an INSERT's word changes while the INSERT works (tentative, confirmed,
+/// withdrawn). Numbers, like all free words that refer to no object, are smaller than the identities of objects. So in
+/// a round without a majority (Rule 3) a DELETE wins against writes of objects, which then need not start again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriterIdentity(u64);
+
+impl WriterIdentity {
+    const OF_OBJECT: u64 = 1 << 63;
+
+    /// Returns the identity of the writer of an object.
+    fn of_object(object: Identity) -> WriterIdentity {
+        WriterIdentity(WriterIdentity::OF_OBJECT | object.0)
+    }
+}
+
 /// The value of an index slot.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slot(pub u64);
@@ -97,40 +131,73 @@ impl Slot {
     /// order and never back. At even turns the object has copies, at odd turns all of its parity.
     pub const TURNS: u16 = 4;
 
+    /// The number of numbers that one client id has for DELETEs.
+    pub const NUMBERS: u32 = 1 << COUNTER_BITS;
+
     /// A slot that refers to an object.
     pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u16) -> Slot {
-        let marker = Slot::tombstone(address, generation);
         Slot(
             u64::from(fingerprint) << FINGERPRINT_SHIFT
                 | u64::from(class.code()) << CLASS_SHIFT
-                | marker.0,
+                | Identity::new(address, generation).0 << GENERATION_SHIFT,
         )
     }
 
-    /// Returns a free word that only one writer can write: the word that a DELETE or a withdrawn INSERT leaves.
-    pub fn tombstone(address: Address, generation: u16) -> Slot {
-        Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
+    /// Returns the free word that a DELETE leaves: number `counter` of this client id.
+    ///
+    /// # Panics
+    /// If the client id is 0, or the counter is too large.
+    pub fn number(client: ClientId, counter: u32) -> Slot {
+        assert!(client != ClientId::NOBODY && counter < Slot::NUMBERS, "the number of no client");
+        let value = u64::from(client.0) << COUNTER_BITS | u64::from(counter);
+        let low = value & ((1 << LOW_BITS) - 1);
+        Slot(value >> LOW_BITS << FINGERPRINT_SHIFT | low << GENERATION_SHIFT)
+    }
+
+    /// Returns the client id of a number; `None` if the word is no number, or that of a slot that was never used.
+    pub fn numbered_by(self) -> Option<ClientId> {
+        let low = self.0 << (64 - CLASS_SHIFT) >> (64 - LOW_BITS);
+        let high = self.0 >> FINGERPRINT_SHIFT & ((1 << HIGH_BITS) - 1);
+        let client = ((high << LOW_BITS | low) >> COUNTER_BITS) as u32;
+        let is_number = self.is_number() && !self.is_moved() && !self.is_tentative();
+        (is_number && client != 0).then_some(ClientId(client))
+    }
+
+    /// Whether the word is one that DELETEs leave, or that of a slot that was never used.
+    #[inline]
+    pub fn is_number(self) -> bool {
+        self.is_free_of_kind(NUMBER)
     }
 
     /// Returns the free word that the split of a subtable leaves in place of an entry that has moved to `sibling`. The
-    /// word names no object, because the entry's object is in use in the sibling. A slot gets this word only once,
+    /// word protects no object, because the entry's object is in use in the sibling. A slot gets this word only once,
     /// because each sibling is made only once.
     pub fn vacated(sibling: u32) -> Slot {
-        let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
-        let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
-        Slot::tombstone(address, Slot::GENERATIONS - 1)
+        Slot(VACATED << KIND_SHIFT | u64::from(sibling) << GENERATION_SHIFT)
     }
 
     /// Whether [`Slot::vacated`] made this word.
     pub fn is_vacated(self) -> bool {
-        self.is_free() && self.address().bytes() >= VACATED_BYTES
+        self.is_free_of_kind(VACATED)
     }
 
-    /// Returns the object that this word keeps from reuse: the object that the word refers to or, if the slot is free,
-    /// the log object of the operation that freed it. `None` for a slot that was never used, and for a vacated one.
+    /// Returns the free word that the INSERT of this object leaves if it withdraws.
+    pub fn withdrawal(object: Identity) -> Slot {
+        let identity = object.0 & ((1 << LOW_BITS) - 1);
+        Slot(WITHDRAWAL << KIND_SHIFT | identity << GENERATION_SHIFT)
+    }
+
+    #[inline]
+    fn is_free_of_kind(self, kind: u64) -> bool {
+        self.is_free() && self.0 >> KIND_SHIFT == kind
+    }
+
+    /// Returns the object that this word protects from reuse: the object that the word refers to, or that of the INSERT
+    /// that has withdrawn. `None` for other free words.
     pub fn object(self) -> Option<Address> {
         let address = self.address();
-        (address != Address::NONE && address.bytes() < VACATED_BYTES).then_some(address)
+        let protects = !self.is_free() || self.is_free_of_kind(WITHDRAWAL);
+        (protects && address != Address::NONE).then_some(address)
     }
 
     /// Whether the slot refers to no object. The address of such a word must never be followed.
@@ -209,21 +276,29 @@ impl Slot {
         Slot(self.0 & !1)
     }
 
-    /// Returns the free word of the same identity, which an INSERT writes to withdraw.
+    /// Returns the free word of the same identity, which an INSERT writes to withdraw. A word that is free already
+    /// stays as it is, apart from bits that no free word has.
     pub fn withdrawn(self) -> Slot {
-        Slot::tombstone(self.address(), self.generation())
+        if self.is_free() {
+            return Slot(self.unmoved().0 & !1);
+        }
+        Slot::withdrawal(self.object_identity())
     }
 
     /// Returns the identity of the writer of this word.
-    pub fn identity(self) -> Identity {
+    #[inline]
+    pub fn identity(self) -> WriterIdentity {
         if removed(Mutant::WholeWordsCompared) {
-            return Identity(self.0);
+            return WriterIdentity(self.0);
         }
-        self.object_identity()
+        if self.is_free() && self.0 >> KIND_SHIFT != WITHDRAWAL {
+            return WriterIdentity(self.0);
+        }
+        WriterIdentity::of_object(self.object_identity())
     }
 
-    /// Returns the address and generation in the word. The object's header shows them, too; that of an EC-oriented
-    /// object shows the first turn.
+    /// Returns the address and generation in the word of an entry or a withdrawal. The object's header shows them, too;
+    /// that of an EC-oriented object shows the first turn.
     pub fn object_identity(self) -> Identity {
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }
@@ -231,8 +306,15 @@ impl Slot {
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_number() {
+            return match self.numbered_by() {
+                Some(client) => write!(f, "number({client}, {:#x})", self.0),
+                None => write!(f, "unused({:#x})", self.0),
+            };
+        }
         let kind = match (self.is_free(), self.is_tentative()) {
-            (true, _) => "free",
+            (true, _) if self.is_vacated() => "vacated",
+            (true, _) => "withdrawn",
             (false, true) => "tentative",
             (false, false) if self.is_moved() => "moved",
             (false, false) => "live",
@@ -276,7 +358,7 @@ mod tests {
         assert_eq!(moved.unmoved(), slot);
         assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));
         assert_eq!((moved.identity(), moved.withdrawn()), (slot.identity(), slot.withdrawn()));
-        assert!(Slot(slot.withdrawn().0 | 1 << MOVED_SHIFT).is_free());
+        assert_eq!(Slot(slot.withdrawn().0 | 1 << MOVED_SHIFT | 1).withdrawn(), slot.withdrawn());
     }
 
     #[test]
@@ -296,7 +378,7 @@ mod tests {
     #[test]
     fn identities_stand_in_headers_as_words() {
         let slot = sample();
-        let header = Identity::from_word(slot.identity().word());
+        let header = Identity::from_word(slot.object_identity().word());
         assert_eq!(header, Identity::new(slot.address(), slot.generation()));
         assert_eq!(header.generation_at(slot.address()), Some(511));
         assert_eq!(header.generation_at(Address::new(64)), None);
@@ -313,6 +395,30 @@ mod tests {
             assert!(Slot::vacated(sibling).is_free() && Slot::vacated(sibling).object().is_none());
         }
         assert_ne!(Slot::vacated(0), Slot::vacated(1));
+    }
+
+    #[test]
+    fn numbers_protect_nothing_and_are_below_objects() {
+        let largest = Slot::NUMBERS - 1;
+        for (client, counter) in [(1, 0), (1, largest), (0x8000_0001, 77), (u32::MAX, largest)] {
+            let number = Slot::number(ClientId(client), counter);
+            assert!(number.is_free() && number.is_number() && !number.is_vacated());
+            assert!(!number.is_tentative() && !number.is_moved());
+            assert_eq!((number.object(), number.withdrawn()), (None, number));
+            assert_eq!(number.numbered_by(), Some(ClientId(client)));
+            for other in [sample(), sample().withdrawn(), Slot::vacated(0), Slot::vacated(u32::MAX)]
+            {
+                assert!(number.identity() < other.identity() && !other.is_number());
+                assert_eq!(other.numbered_by(), None);
+            }
+        }
+        let numbers = [(1, 0), (1, 1), (2, 0), (1 << 31, 0), (u32::MAX, largest)];
+        let mut words = numbers.map(|(client, counter)| Slot::number(ClientId(client), counter).0);
+        words.sort_unstable();
+        assert!(words.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(Slot(0).is_number() && Slot(0).numbered_by().is_none(), "never used");
+        let smallest = Slot::new(0, SizeClass::from_code(1).unwrap(), Address::new(64), 0);
+        assert!(Slot::vacated(u32::MAX).identity() < smallest.identity());
     }
 
     #[test]

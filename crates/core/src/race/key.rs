@@ -64,7 +64,13 @@ impl<'k> Key<'k> {
         Key { bytes, hash: SipHasher13::new_with_key(&secret.0).hash(bytes) }
     }
 
-    /// Returns the key's hash, for tables in local memory.
+    /// Returns a stand-in for the key with this hash: it has the places and the fingerprint of the key, but not its
+    /// bytes.
+    pub(super) fn with_hash(hash: u64) -> Key<'static> {
+        Key { bytes: &[], hash }
+    }
+
+    /// Returns the key's hash, for tables in local memory and for records.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash

@@ -10,10 +10,10 @@
 //! | primary | backups | state of the write |
 //! |---|---|---|
 //! | own word | – | committed |
-//! | own identity, size class 0 | – | a DELETE committed, or an INSERT withdrawn |
+//! | own identity, size class 0 | – | an INSERT withdrawn |
 //! | tentative | – | an INSERT with one index replica, before its commit |
 //! | – | – | not begun, lost, or replaced since |
-//! | occupied | own word on some | UPDATE, UPSERT or Move, or with size class 0 a DELETE, anywhere before the commit |
+//! | occupied | own word on some | UPDATE, UPSERT, Move or DELETE, anywhere before the commit |
 //! | free | size class 0 on some | an INSERT that was withdrawing |
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
@@ -26,7 +26,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::{GROUP, LoggedObject, Recovery, RecoveryError};
+use super::{FoundWrite, GROUP, Recovery, RecoveryError};
 use crate::data::complete;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
@@ -74,8 +74,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: boo
     let withdrawn = own.withdrawn();
     let inserts = matches!(opcode, Opcode::Insert | Opcode::Upsert);
     let possible = |word: &Slot| match opcode {
-        Opcode::Delete => *word == withdrawn,
-        Opcode::Update | Opcode::Move => *word == own,
+        Opcode::Delete | Opcode::Update | Opcode::Move => *word == own,
         Opcode::Insert | Opcode::Upsert => [own, tentative, withdrawn].contains(word),
         Opcode::Copy => false,
     };
@@ -95,8 +94,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: boo
     let shows = |word: Slot| seen.backups.contains(&word);
     match opcode {
         _ if old.is_tentative() => RecoveryStep::Strange,
-        Opcode::Delete if !is_free => RecoveryStep::Commit(withdrawn),
-        Opcode::Update | Opcode::Move if !is_free => RecoveryStep::Commit(own),
+        Opcode::Delete | Opcode::Update | Opcode::Move if !is_free => RecoveryStep::Commit(own),
         Opcode::Upsert if !is_free && !shows(tentative) && !shows(withdrawn) => {
             RecoveryStep::Commit(own)
         }
@@ -115,7 +113,7 @@ type Replicas = ArrayVec<BucketWords, MAX_REPLICAS>;
 
 impl<F: Fabric> Recovery<'_, F> {
     /// Reads the slots of up to [`GROUP`] objects, and completes their writes.
-    pub(super) async fn examine(&mut self, group: &[LoggedObject]) -> Result<(), RecoveryError> {
+    pub(super) async fn examine(&mut self, group: &[FoundWrite]) -> Result<(), RecoveryError> {
         self.report.examined += group.len() as u64;
         let backups_first = removed(Mutant::RecoveryReadsBackupsFirst);
         let mut early = Vec::new();
@@ -152,10 +150,10 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Completes those objects of a group (up to [`GROUP`]) whose identity some replica shows in a slot.
     pub(super) async fn complete_those_in_slots(
         &mut self,
-        group: &[LoggedObject],
+        group: &[FoundWrite],
     ) -> Result<u64, RecoveryError> {
         let shown = self.read_slots(group, 0..MAX_REPLICAS).await?;
-        let stands = |found: &LoggedObject, replicas: &Replicas| {
+        let stands = |found: &FoundWrite, replicas: &Replicas| {
             replicas.iter().any(|words| sightings(found, words).next().is_some())
         };
         let shown = group.iter().zip(&shown).filter(|(found, replicas)| stands(found, replicas));
@@ -168,7 +166,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// whose numbers are in `replicas`.
     async fn read_slots(
         &mut self,
-        group: &[LoggedObject],
+        group: &[FoundWrite],
         replicas: Range<usize>,
     ) -> Result<Vec<Replicas>, RecoveryError> {
         self.batch.clear();
@@ -199,7 +197,7 @@ struct DuplicateIdentity;
 
 /// Returns the slots of a key that contain the identity of an object.
 fn sightings<'w>(
-    found: &LoggedObject,
+    found: &FoundWrite,
     words: &'w BucketWords,
 ) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
     let identity = found.own.identity();
@@ -209,7 +207,7 @@ fn sightings<'w>(
 /// Returns the slot that contains the identity of an object, with the words on all replicas read; `None` if there is
 /// none.
 fn sighting(
-    found: &LoggedObject,
+    found: &FoundWrite,
     primary: &BucketWords,
     backups: &[BucketWords],
 ) -> Result<Option<RecoverySlot>, DuplicateIdentity> {
@@ -231,9 +229,14 @@ fn sighting(
 mod tests {
     use super::*;
     use crate::layout::{Address, SizeClass};
+    use crate::verbs::ClientId;
 
     fn slot(n: u64) -> Slot {
         Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
+    }
+
+    fn number(n: u32) -> Slot {
+        Slot::number(ClientId(1), n)
     }
 
     fn judged(opcode: Opcode, own: Slot, primary: Slot, backups: &[Slot]) -> RecoveryStep {
@@ -249,7 +252,7 @@ mod tests {
             assert_eq!(judged(opcode, own, own, &[]), RecoveryStep::Done);
         }
         assert_eq!(judged(Opcode::Insert, own, own.withdrawn(), &[]), RecoveryStep::Done);
-        assert_eq!(judged(Opcode::Delete, own, own.withdrawn(), &[]), RecoveryStep::Done);
+        assert_eq!(judged(Opcode::Delete, number(2), number(2), &[]), RecoveryStep::Done);
         let tentative = judged(Opcode::Upsert, own, own.tentative(), &[]);
         assert_eq!(tentative, RecoveryStep::Withdraw(own.withdrawn()));
     }
@@ -263,8 +266,8 @@ mod tests {
             let own = opcode.puts(own);
             assert_eq!(judged(opcode, own, old, &[other, own]), RecoveryStep::Commit(own));
         }
-        let delete = judged(Opcode::Delete, own, old, &[own.withdrawn(), old]);
-        assert_eq!(delete, RecoveryStep::Commit(own.withdrawn()));
+        let delete = judged(Opcode::Delete, number(2), old, &[number(2), old]);
+        assert_eq!(delete, RecoveryStep::Commit(number(2)));
     }
 
     #[test]
@@ -300,8 +303,8 @@ mod tests {
             );
         };
         strange(Opcode::Update, free, own);
-        strange(Opcode::Delete, free, own.withdrawn());
-        strange(Opcode::Delete, old, own);
+        let delete = judged(Opcode::Delete, number(2), free, &[number(2)]);
+        assert_eq!(delete, RecoveryStep::Strange, "a DELETE begins from an entry");
         strange(Opcode::Insert, old, own.tentative());
         strange(Opcode::Upsert, old, own.tentative());
         strange(Opcode::Update, old, own.withdrawn());

@@ -8,6 +8,7 @@
 //! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of the blocks in use, on all
 //!    replicas. An object that is complete nowhere was in no CAS. An object that is complete on some replicas only was
 //!    possibly in a CAS of a speculative write.
+//!    The records of the client's DELETEs are in its log areas (`deletes.rs`).
 //! 2. *Examine* (`examine.rs`): READ the slots that can hold the object's key, the primary's first, then the backups'.
 //!    The other order is wrong: the round could end between the two READs, and recovery would take another writer's new
 //!    word for the round's old word.
@@ -33,6 +34,7 @@
 //! could have left. It never panics, whatever memory contains: bytes that no correct client writes are counted as
 //! [`RecoveryResult::strange`] and are left as they are.
 
+mod deletes;
 mod examine;
 mod resume;
 mod walk;
@@ -41,13 +43,14 @@ use alloc::vec::Vec;
 use core::mem;
 
 use crate::layout::{Address, BlockShape, Opcode, SizeClass, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::slab::BlockRemainder;
 use crate::stats::Cost;
-use crate::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
+use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, VerbBatch};
 use crate::view::View;
 
-/// The number of objects that are examined together. For each object, 2 READs go to the primary, and then 2 READs to
+/// The number of writes that are examined together. For each write, 2 READs go to the primary, and then 2 READs to
 /// each backup.
 const GROUP: usize = 64;
 
@@ -103,7 +106,7 @@ pub struct RecoveryResult {
     pub blocks: Vec<BlockReport>,
     /// The number of objects in the walked parts of the blocks, up to the last object that was begun in each block.
     pub walked: u64,
-    /// The number of complete objects, whose slots were examined.
+    /// The number of complete objects and of records, whose slots were examined.
     pub examined: u64,
     /// The number of examined objects whose identity no replica of the slots shows: their writes had not begun, had
     /// lost, or were replaced.
@@ -122,16 +125,16 @@ pub struct RecoveryResult {
     pub cost: Cost,
 }
 
-/// A complete object of the dead client.
+/// A write of the dead client, as a complete object or a record shows it.
 #[derive(Clone, Copy, Debug)]
-struct LoggedObject {
-    /// The buckets of the object's key.
+struct FoundWrite {
+    /// The buckets of the write's key.
     buckets: Buckets,
-    /// The slot word that refers to the object.
+    /// The slot word that refers to the object, or the DELETE's number.
     own: Slot,
-    /// The operation that wrote the object.
+    /// The operation of the write.
     opcode: Opcode,
-    /// Whether all replicas of the object are equal.
+    /// Whether all replicas of the object are equal; true for a DELETE, which has none.
     is_everywhere: bool,
 }
 
@@ -141,21 +144,25 @@ struct Recovery<'r, F> {
     view: &'r View,
     dead: ClientId,
     batch: VerbBatch,
-    /// Objects that recovery has walked but not examined yet.
-    pending: Vec<LoggedObject>,
+    /// Writes that recovery has found but not examined yet.
+    pending: Vec<FoundWrite>,
     report: RecoveryResult,
 }
 
 /// Recovers a client that has been fenced at all memory nodes. `blocks` are the addresses of the client's blocks, from
-/// the block allocation tables; `view` has passed [`View::check`]. The documentation of this module has the other
-/// preconditions.
+/// the block allocation tables, `areas` its log areas on the memory nodes; `view` has passed [`View::check`]. The
+/// documentation of this module has the other preconditions.
 pub async fn recover<F: Fabric>(
     fabric: &F,
     view: &View,
     dead: ClientId,
     blocks: &[Address],
+    areas: &[(MnId, u32)],
 ) -> Result<RecoveryResult, RecoveryError> {
     let mut recovery = Recovery::new(fabric, view, dead);
+    if !removed(Mutant::RecoverySkipsRecords) {
+        recovery.read_records(areas).await?;
+    }
     for log in recovery.headers(blocks).await? {
         recovery.walk(&log).await?;
         recovery.examine_pending(GROUP).await?;
@@ -207,7 +214,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.cost.add_batch(&self.batch);
     }
 
-    /// Examines walked objects until fewer than `least` of them are unexamined.
+    /// Examines found writes until fewer than `least` of them are unexamined.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
             let rest = self.pending.split_off(self.pending.len().min(GROUP));

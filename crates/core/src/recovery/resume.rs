@@ -20,7 +20,7 @@
 //! words.
 
 use super::examine::{PerBackup, RecoverySlot, RecoveryStep, judge};
-use super::{LoggedObject, Recovery, RecoveryError};
+use super::{FoundWrite, Recovery, RecoveryError};
 use crate::conflict_rules::{RoundVerdict, Winner, evaluate};
 use crate::data::complete;
 use crate::layout::Slot;
@@ -41,7 +41,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Ends the write of one object of the dead client.
     pub(super) async fn finish(
         &mut self,
-        found: &LoggedObject,
+        found: &FoundWrite,
         seen: &RecoverySlot,
     ) -> Result<(), RecoveryError> {
         let own = found.own;

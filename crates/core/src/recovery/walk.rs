@@ -28,7 +28,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::{BlockContent, BlockReport, LoggedObject, Recovery, RecoveryError};
+use super::{BlockContent, BlockReport, FoundWrite, Recovery, RecoveryError};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, SizeClass, Slot,
@@ -179,7 +179,7 @@ impl<F: Fabric> Recovery<'_, F> {
         is_own: bool,
     ) -> bool {
         let mut was_begun = false;
-        let mut found = PerPlace::<LoggedObject>::new();
+        let mut found = PerPlace::<FoundWrite>::new();
         let first = self.batch.bytes(replicas[0]);
         let is_everywhere = replicas[1..].iter().all(|span| self.batch.bytes(*span) == first);
         let different = if is_everywhere { &replicas[..1] } else { replicas };
@@ -198,7 +198,7 @@ impl<F: Fabric> Recovery<'_, F> {
             }
             match candidate(self.view, &object, address, class) {
                 Some(new) if found.iter().any(|known| known.own == new.own) => {}
-                Some(new) => found.push(LoggedObject { is_everywhere, ..new }),
+                Some(new) => found.push(FoundWrite { is_everywhere, ..new }),
                 None => strange += 1,
             }
         }
@@ -211,7 +211,7 @@ impl<F: Fabric> Recovery<'_, F> {
 
     /// Notes the words of all turns of an object: any of them is possibly the word in the slot, and the Move to the
     /// next turn is possibly unfinished.
-    fn take_turns(&mut self, found: LoggedObject) {
+    fn take_turns(&mut self, found: FoundWrite) {
         let is_oriented =
             self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));
         self.take(found);
@@ -220,11 +220,11 @@ impl<F: Fabric> Recovery<'_, F> {
         }
         for turn in 1..Slot::TURNS {
             let own = Opcode::Move.puts(found.own.at_turn(turn));
-            self.take(LoggedObject { own, opcode: Opcode::Move, ..found });
+            self.take(FoundWrite { own, opcode: Opcode::Move, ..found });
         }
     }
 
-    fn take(&mut self, found: LoggedObject) {
+    fn take(&mut self, found: FoundWrite) {
         if removed(Mutant::RecoveryExaminesLastObjectsOnly)
             && self.pending.last().is_some_and(|before| before.own.class() == found.own.class())
         {
@@ -257,7 +257,7 @@ fn candidate(
     object: &Object<'_>,
     address: Address,
     class: SizeClass,
-) -> Option<LoggedObject> {
+) -> Option<FoundWrite> {
     let opcode = object.opcode()?;
     let generation = object.identity().generation_at(address)?;
     if object.key().is_empty() {
@@ -265,5 +265,5 @@ fn candidate(
     }
     let buckets = Buckets::of(object.key(), view);
     let own = opcode.puts(Slot::new(buckets.fingerprint, class, address, generation));
-    Some(LoggedObject { buckets, own, opcode, is_everywhere: true })
+    Some(FoundWrite { buckets, own, opcode, is_everywhere: true })
 }

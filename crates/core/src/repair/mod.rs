@@ -9,9 +9,8 @@
 //! agree. So the transformation can stop anywhere and be run again.
 //!
 //! Before a slot is changed, the object of its new word is completed ([`data`](crate::data)), because the word of a
-//! speculative write is possibly on a backup while the object is only on that backup's node. The object of a free word
-//! is the log object of a DELETE. No operation reads it, but the recovery of its session has to see that its memory is
-//! in use, because the session that replaces the word frees it.
+//! speculative write is possibly on a backup while the object is only on that backup's node. A free word has no object
+//! that is possibly incomplete: a DELETE has none, and a withdrawal's was written by an INSERT, which never speculates.
 //!
 //! If a slot need not change, its object is complete already. Either the primary is left, which shows only words whose
 //! objects are complete. Or all remaining backups show the word, and then the object is complete on each of their

@@ -11,10 +11,11 @@ use arrayvec::ArrayVec;
 use super::outcome::{RepairError, TransformResult};
 use crate::conflict_rules::settled_word;
 use crate::data::{ObjectLocation, ReplicaContents, complete};
-use crate::layout::{HEADER_BYTES, Object, Opcode, Slot};
+use crate::layout::{LOG_AREA_BYTES, LogRecord, Slot, log_area_offset, log_areas};
 use crate::mutant::{Mutant, removed};
+use crate::race::Key;
 use crate::scrub::leads_here;
-use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, MnId, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
 /// The number of slots that one phase reads from each survivor.
@@ -96,9 +97,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         self.result.slots_changed += changes.len() as u64;
         if !removed(Mutant::SettlingDoesNotComplete) {
             let words: Vec<Slot> = changes.iter().map(|change| change.to).collect();
-            let logs = self.logs_of(&words).await?;
             let cost = &mut self.result.cost;
-            let objects = self.view.objects_of(&words).chain(logs);
+            let objects = self.view.objects_of(&words);
             self.result.bytes_copied += complete(self.fabric, objects, cost).await?;
         }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
@@ -189,7 +189,9 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
             if removed(Mutant::FreeWordsCount) || entries.iter().any(withdraws) {
                 continue;
             }
-            if !self.is_deleted(word, &entries[0].1).await? {
+            let words = changes.iter().find(|change| change.slot == slot);
+            let words = words.map(|change| change.words.clone()).expect("a slot that differs");
+            if !self.is_deleted(word, &words, entries).await? {
                 refuted.insert((slot, word.0));
             }
         }
@@ -218,51 +220,60 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
     }
 
-    /// Whether a free word has replaced an entry of this key. Either a split has put the word there, or a DELETE, whose
-    /// log object is complete on one of its replicas before any slot contains the word, and stays as long as a slot
-    /// contains the word.
-    async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
+    /// Returns whether a free word counts in a slot where other replicas show these `entries`, which lead to the given
+    /// keys. A word that a split has put there does. A number does if a DELETE has put it there and possibly won: a
+    /// session that read backups beside a barred primary has possibly answered "not found". Such a session saw free
+    /// words on all backups, so an entry on a backup refutes the number. If only the primary shows the entry, the
+    /// record decides, which lies beside each backup that shows the number.
+    async fn is_deleted(
+        &mut self,
+        word: Slot,
+        words: &PerSurvivor<Slot>,
+        entries: &[(Slot, Vec<u8>)],
+    ) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);
         }
-        let class = Object::class(key.len(), 0);
-        let (Some(class), Some(at)) = (class, word.object()) else { return Ok(false) };
-        let Some(object) = self.view.object(at, class.bytes()) else { return Ok(false) };
-        let is_log =
-            |shown: &ReplicaContents<'_>| shown.opcode == Some(Opcode::Delete) && shown.key == key;
-        Ok(self.key_of(object, word, is_log).await?.is_some())
+        let backups = &words[..words.len() - usize::from(self.has_primary)];
+        let on_backup = backups.iter().any(|word| entries.iter().any(|(entry, _)| entry == word));
+        if word.numbered_by().is_none() || on_backup {
+            return Ok(false);
+        }
+        if removed(Mutant::NumberRefutedByPrimary) {
+            return Ok(false);
+        }
+        let hash = Key::new(&entries[0].1, &self.view.hash_key).hash();
+        let shown_by: PerSurvivor<MnId> = self
+            .survivors
+            .iter()
+            .zip(backups)
+            .filter(|(_, w)| **w == word)
+            .map(|(p, _)| p.node)
+            .collect();
+        self.have_record(&shown_by, LogRecord { hash, number: word }).await
     }
 
-    /// Returns the log objects of the free words in the list. Log objects can be incomplete, because DELETEs can be
-    /// speculative. A free word does not tell the length of its object, but the object's header does, on any place that
-    /// has it. The result has an item for each length that a header shows; the right length is one of them.
-    async fn logs_of(
+    /// Returns whether a log area on one of these memory nodes contains this record. Reads all areas of the nodes,
+    /// because this is rare, and a record of any session counts.
+    async fn have_record(
         &mut self,
-        words: &[Slot],
-    ) -> Result<Vec<(Slot, ObjectLocation<'r>)>, RepairError> {
-        let view = self.view;
-        let start = |word: &Slot| Some((*word, view.object(word.object()?, HEADER_BYTES)?));
-        let free =
-            words.iter().filter(|word| word.is_free() && !removed(Mutant::SettlingForgetsLogs));
-        let starts: Vec<_> =
-            free.filter_map(start).filter(|(_, object)| object.may_be_incomplete()).collect();
-        let mut logs = Vec::new();
-        for starts in starts.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
-            self.batch.clear();
-            let read = |(word, object): &(Slot, ObjectLocation<'_>)| {
-                (*word, object.read_all(&mut self.batch))
-            };
-            let reads: Vec<_> = starts.iter().map(read).collect();
-            self.phase().await;
-            for (word, reads) in reads {
-                let at = word.object().expect("it keeps one");
-                let sizes = reads.sizes(&self.batch, word)?;
-                logs.extend(
-                    sizes.iter().filter_map(|bytes| Some((word, view.object(at, *bytes)?))),
-                );
+        nodes: &[MnId],
+        record: LogRecord,
+    ) -> Result<bool, RepairError> {
+        self.batch.clear();
+        let mut reads = PerSurvivor::new();
+        for node in nodes {
+            let lent = self.view.member(*node).map_or(0, |member| member.pool_bytes);
+            let bytes = u64::from(log_areas(lent)) * LOG_AREA_BYTES;
+            reads.push(self.batch.read(*node, log_area_offset(0), bytes as u32));
+        }
+        self.phase().await;
+        for read in reads {
+            if LogRecord::all_in(self.batch.data(read)?).any(|found| found == record) {
+                return Ok(true);
             }
         }
-        Ok(logs)
+        Ok(false)
     }
 
     /// Changes, in one phase, the words of these slots on the survivors that show other words. Executes no phase if no

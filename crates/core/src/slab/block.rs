@@ -36,11 +36,6 @@ impl SlabKind {
     pub(crate) fn turns(self) -> u16 {
         if matches!(self.redundancy, Redundancy::Oriented(_)) { Slot::TURNS } else { 1 }
     }
-
-    /// Returns the kind for the log objects of DELETEs.
-    pub fn of_logs(key_bytes: usize) -> Option<SlabKind> {
-        SlabKind::of(Redundancy::Replicated, key_bytes, 0)
-    }
 }
 
 /// A block that was given to this session. The block's table entries name the session on all places of the region.

@@ -165,31 +165,21 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
 }
 
 #[test]
-fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free() {
+fn a_block_is_lent_when_memory_is_short_and_used_again_however_little_is_free() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 0));
-    let first = take(&mut slabs).unwrap();
-    slabs.lend(kind());
-    assert_eq!(slabs.offer(), (vec![], vec![]), "an operation uses an object of it");
-    slabs.take_back(&[]);
-    slabs.give_back(&first, |_| false, || 0);
-    assert_eq!(slabs.offer().0[0].marked, None, "nobody else knows what is free");
-    pass(&mut slabs);
-    assert_eq!(slabs.offer().0[0].marked, None, "nor now");
-    assert_eq!(slabs.allocate(kind(), 2, |_| false, NOWHERE), None, "it may be gone");
-    slabs.take_back(&[]);
-    let again = take(&mut slabs).expect("it is not");
-    slabs.end(&again);
-    let second = take(&mut slabs).unwrap();
+    let _first = take(&mut slabs).unwrap();
+    add(&mut slabs, grant(2, 0));
+    assert!(slabs.use_best(kind(), 1, |_| false, |block| block == Address::new(2 * BLOCK)));
+    let lies_there = |block| block == Address::new(2 * BLOCK);
+    let second = slabs.allocate(kind(), 1, |_| false, Some((0, lies_there))).unwrap();
     slabs.end(&second);
-    slabs.lend(kind());
-    let rest = slabs.offer().0.pop().expect("nothing is under way");
-    assert_eq!((rest.first, rest.marked), (2, Some(1)));
+    slabs.use_one();
+    let rest = slabs.offer().0.pop().expect("nothing is under way in the second block");
+    assert_eq!((rest.block, rest.first, rest.marked), (Address::new(2 * BLOCK), 1, Some(1)));
     slabs.take_back(&[]);
-    let third = slabs.allocate(kind(), 1, |_| false, NOWHERE).expect("a lent block will always do");
-    slabs.end(&third);
-    slabs.lend(kind());
-    assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
+    let again = slabs.allocate(kind(), 1, |_| false, Some((0, lies_there)));
+    assert!(again.is_some(), "a lent block will always do");
 }
 
 /// A session that lacks objects of one kind offers to others all blocks of this kind except the best one, although it

@@ -46,7 +46,9 @@ pub use write::{MoveScope, ObjectDemotion, Transition, Watch, WriteRequest};
 
 use memory::SessionMemory;
 use read::ReadState;
-use session::{FollowedView, LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
+use session::{
+    DeleteLog, FollowedView, LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests,
+};
 
 use crate::data::Fetch;
 use crate::error::{Error, FailedWriteOutcome};
@@ -126,6 +128,8 @@ pub struct Store<F, H> {
     local_epochs: LocalEpochs,
     /// The session's blocks, and the objects that it has freed.
     memory: SessionMemory,
+    /// The numbers and log areas of the session's DELETEs.
+    deletes: DeleteLog,
     /// The session's vouch requests: it asks the members whether they vouch for its view.
     asks: VouchRequests,
     /// Memory nodes that did not answer the session's latest verb to them.
@@ -149,6 +153,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             counters,
             local_epochs: LocalEpochs::default(),
             memory,
+            deletes: DeleteLog::new(client),
             asks: VouchRequests::default(),
             silent: SilentNodes::default(),
             reads: ReadState::default(),

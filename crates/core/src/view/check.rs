@@ -6,7 +6,7 @@ use super::change::{
     ChangeStage, LeavingFrom, RegionChange, SplitProgress, SubtableChange, ViewChange,
 };
 use super::{MAX_DEPTH, MAX_REPLICAS, Member, PoolPlace, View, ViewError};
-use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
+use crate::layout::{ADDRESS_SPACE_BYTES, UNIT_BYTES, first_extent};
 use crate::verbs::MnId;
 
 impl View {
@@ -23,7 +23,7 @@ impl View {
         let bits = u32::try_from(self.regions.len())
             .ok()
             .and_then(|n| u64::from(n).checked_mul(self.geometry.region_bytes));
-        if bits.is_none_or(|end| end > VACATED_BYTES) {
+        if bits.is_none_or(|end| end > ADDRESS_SPACE_BYTES) {
             return fail("the regions exceed the 44-bit address space");
         }
         let pools = MemberPools { members: &self.members };

@@ -68,6 +68,8 @@ impl NodePages {
             primary_blocks,
             primary_blocks_owned,
             free_blocks,
+            log_areas,
+            log_areas_used,
             attached,
             tcp_requests,
             tcp_bytes,
@@ -85,6 +87,12 @@ impl NodePages {
                 ("fusee_node_blocks_owned", "Of these, with an owner.", primary_blocks_owned),
                 ("fusee_node_used_bytes", "Of it, subtables and owned blocks.", used_bytes),
                 ("fusee_node_free_blocks", "Blocks that a write may get.", free_blocks),
+                (
+                    "fusee_node_log_areas",
+                    "Log areas: sessions that can delete at a time.",
+                    log_areas.into(),
+                ),
+                ("fusee_node_log_areas_used", "Of these, lent to sessions.", log_areas_used.into()),
                 ("fusee_node_attached_clients", "Sessions that reach it.", attached.total()),
                 (
                     "fusee_node_socket_gone",

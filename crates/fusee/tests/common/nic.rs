@@ -23,7 +23,7 @@ pub fn call(tcp: &str, name: u64) -> (TcpStream, [u8; 48], Vec<u8>) {
 /// Attaches a session of this client to the node with this key.
 pub fn attach(tcp: &str, key: &NodeKey, client: u32) -> TcpStream {
     let (mut stream, call, answer) = call(tcp, key.name());
-    let hello = [&MAGIC[..], &client.to_le_bytes(), &4u32.to_le_bytes()].concat();
+    let hello = [&MAGIC[..], &client.to_le_bytes(), &5u32.to_le_bytes()].concat();
     let about = [&call[..], &hello].concat();
     let asker = call.last_chunk().unwrap();
     let answerer = answer[12..].first_chunk().unwrap();

@@ -27,8 +27,8 @@ pub(super) enum CallPurpose {
     Probe,
     /// The call tells the member to fence these sessions.
     Fence(Vec<ClientId>),
-    /// The call tells the member to forget the fences of ended sessions.
-    Forget,
+    /// The call tells the member which sessions live, when this number of sessions had ended.
+    Forget { ended: u64 },
     /// The call tells the member to show this view number, or a later one.
     Stand(u64),
     /// The call tells the member to remove bars.

@@ -4,6 +4,9 @@
 //! to [`MAX_CLIENTS`]. Only a session that all members have fenced counts as gone, because until then one of its CASes
 //! can still arrive. Acknowledgements are kept in memory only. A master that restarts asks the members again, which
 //! changes nothing.
+//!
+//! When sessions have ended, the master also tells the members which sessions live: at once after many ends, otherwise
+//! some time later. Then a member forgets the fences of the ended sessions, and can lend their log areas again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +24,10 @@ use crate::record::{RecordWrite, repairer_key};
 /// The pause after a member failed to answer, in milliseconds.
 const PAUSE_MS: u64 = 100;
 
-/// After this many fences, the master tells a member which sessions live, so that the member forgets the fences of
-/// ended sessions.
-const FENCED_TOGETHER: usize = 16;
+/// The time from one list of living sessions that a member is told to the next, in milliseconds. After the ends of at
+/// least [`ENDED_TOGETHER`] sessions it is [`PAUSE_MS`].
+const LIVING_PAUSE_MS: u64 = 1000;
+const ENDED_TOGETHER: u64 = 64;
 
 /// The sessions to fence, and for each member the fences that it has still to acknowledge.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ pub(super) struct Fences {
     /// The sessions to fence.
     clients: BTreeSet<ClientId>,
     members: BTreeMap<MnId, MemberFences>,
+    /// The number of repair sessions that have ended since this master began to lead.
+    ended_repairers: u64,
 }
 
 /// The fences of one member.
@@ -40,8 +46,20 @@ struct MemberFences {
     left: BTreeSet<ClientId>,
     /// The time at which the member is told again which sessions to fence, unless it answers before.
     again_ms: u64,
-    /// The number of sessions fenced since the member was last told which sessions live.
-    fenced: usize,
+    /// The number of sessions that had ended when the member was last told which sessions live; `None` if this master
+    /// has not told it yet.
+    ended: Option<u64>,
+    /// The time at which the member was last told so, whether or not it has answered.
+    told_ms: u64,
+}
+
+impl MemberFences {
+    /// Returns whether the member is to be told which sessions live, when `ended` sessions have ended.
+    fn is_to_be_told(&self, ended: u64, now_ms: u64) -> bool {
+        let is_short = self.ended.is_none_or(|known| ended - known >= ENDED_TOGETHER);
+        let pause = if is_short { PAUSE_MS } else { LIVING_PAUSE_MS };
+        self.ended.is_none_or(|known| ended > known) && now_ms >= self.told_ms.saturating_add(pause)
+    }
 }
 
 impl Fences {
@@ -73,10 +91,8 @@ impl Fences {
         }
         self.members.retain(|node, _| members.contains(node));
         for node in members {
-            // The count begins at its limit, so that after its first fence the member also forgets fences of former
-            // masters.
-            let fenced = FENCED_TOGETHER;
-            let new = || MemberFences { left: self.clients.clone(), again_ms: 0, fenced };
+            let left = self.clients.clone();
+            let new = || MemberFences { left, again_ms: 0, ended: None, told_ms: 0 };
             self.members.entry(*node).or_insert_with(new);
         }
     }
@@ -101,7 +117,7 @@ impl Fences {
             && cluster.sessions.expired().all(|client| self.is_fenced(cluster, client))
     }
 
-    /// Tells the members which sessions to fence.
+    /// Tells the members which sessions to fence, and which sessions live.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -119,6 +135,12 @@ impl Fences {
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
                 ctx.call(&cluster.roster, node, request, CallPurpose::Fence(clients));
+            }
+            let ended = self.ended_repairers + cluster.sessions.ended();
+            if told.is_to_be_told(ended, ctx.now_ms) {
+                told.told_ms = ctx.now_ms;
+                let request = NodeRequest::Living { living: living(cluster, jobs) };
+                ctx.call(&cluster.roster, node, request, CallPurpose::Forget { ended });
             }
         }
         self.end_repairers(ctx, cluster, jobs);
@@ -138,6 +160,7 @@ impl Fences {
         }
         let removed = over.iter().map(|client| RecordWrite::Remove(repairer_key(*client)));
         ctx.persist(removed.collect());
+        self.ended_repairers += over.len() as u64;
         for client in over {
             self.forget_client(client);
             ctx.decide(Decision::EndRepairer(client));
@@ -148,8 +171,6 @@ impl Fences {
     pub fn fence_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
-        cluster: &ClusterFacts,
-        jobs: &JobScheduler,
         node: MnId,
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
@@ -161,20 +182,18 @@ impl Fences {
                 told.left.remove(client);
             }
             told.again_ms = ctx.now_ms;
-            told.fenced += clients.len();
-            if told.fenced >= FENCED_TOGETHER {
-                told.fenced = 0;
-                let living = living(cluster, jobs);
-                ctx.call(
-                    &cluster.roster,
-                    node,
-                    NodeRequest::Living { living },
-                    CallPurpose::Forget,
-                );
-            }
         } else {
             told.again_ms = ctx.now_ms + PAUSE_MS;
             ctx.decide(Decision::Probe(node));
+        }
+    }
+
+    /// Notes that a member knows which sessions live, when `ended` sessions had ended. Without an answer, the member is
+    /// told again.
+    pub fn living_answered(&mut self, node: MnId, ended: u64, result: &Result<NodeReply, String>) {
+        let told = self.members.get_mut(&node);
+        if let (Some(told), Ok(NodeReply::Done)) = (told, result) {
+            told.ended = told.ended.max(Some(ended));
         }
     }
 }

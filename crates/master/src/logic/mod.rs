@@ -400,10 +400,9 @@ impl MasterState {
             CallPurpose::Format => self.formation.format_answered(ctx, cluster, node, result),
             CallPurpose::Probe => self.detector.probe_answered(ctx, cluster, node, token, result),
             CallPurpose::Fence(clients) => {
-                self.fences.fence_answered(ctx, cluster, &self.jobs, node, &clients, &result);
+                self.fences.fence_answered(ctx, node, &clients, &result);
             }
-            // A lost answer does no harm, because the next such call has the same effect.
-            CallPurpose::Forget => {}
+            CallPurpose::Forget { ended } => self.fences.living_answered(node, ended, &result),
             CallPurpose::Stand(number) => self.views.stand_answered(ctx, node, number, result),
             CallPurpose::Unbar => self.bars.unbar_answered(ctx, node, result),
             CallPurpose::Grow => self.replicas.grow_answered(ctx, cluster, token, result),

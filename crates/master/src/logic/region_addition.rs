@@ -47,7 +47,7 @@ use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
 use fusee_core::data::{Redundancy, Region};
-use fusee_core::layout::VACATED_BYTES;
+use fusee_core::layout::ADDRESS_SPACE_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{PoolPlace, View};
@@ -289,7 +289,7 @@ impl ClusterFacts {
         }
         let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let places = redundancy.places(ctx.settings.data_replicas.into());
-        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
+        let possible = MAX_REGIONS.min(ADDRESS_SPACE_BYTES / view.geometry.region_bytes);
         if view.regions.len() as u64 >= possible {
             return Some(format!("there are {possible} regions, and no more are possible"));
         }
@@ -316,7 +316,7 @@ impl ClusterFacts {
         wanted: &[(Redundancy, u64)],
     ) -> Vec<(Redundancy, Vec<MnId>)> {
         let Some(view) = &self.view else { return Vec::new() };
-        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
+        let possible = MAX_REGIONS.min(ADDRESS_SPACE_BYTES / view.geometry.region_bytes);
         let possible = possible.saturating_sub(view.regions.len() as u64);
         let mut rooms = self.region_rooms(view);
         let mut led = leads(view);

@@ -86,6 +86,7 @@ impl MasterState {
             ClusterRequest::Alive(heartbeat) => {
                 return self.node_heartbeat(ctx, connection, token, heartbeat);
             }
+            ClusterRequest::FurtherClient { client } => self.further_client(ctx, client),
             ClusterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
             ClusterRequest::Formed(request) => self.answer_formed(ctx, request),
             ClusterRequest::ViewPiece => self.not_ready(ctx),
@@ -190,6 +191,19 @@ impl MasterState {
         MasterReply::NotReady { joined, expected: ctx.settings.memory_nodes }
     }
 
+    /// Gives a session a client id for the numbers of its DELETEs, which no session gets.
+    fn further_client(&mut self, ctx: &mut EventContext<'_>, client: ClientId) -> MasterReply {
+        if !self.cluster.sessions.is_open(client) {
+            return refused("there is no such open session");
+        }
+        let mut writes = Vec::new();
+        let Some(client) = self.cluster.sessions.new_id(&mut writes) else {
+            return refused(IDS_USED);
+        };
+        ctx.persist(writes);
+        MasterReply::FurtherClient { client }
+    }
+
     fn open(&mut self, ctx: &mut EventContext<'_>, connection: u64) -> MasterReply {
         let Some(view) = self.cluster.view.clone() else { return self.not_ready(ctx) };
         let epoch = self.epochs.newest(ctx);
@@ -197,9 +211,7 @@ impl MasterState {
         let start = SessionStart { view: view.number, epoch };
         let heard_ms = self.detector.listened_ms();
         let opened = self.cluster.sessions.open(heard_ms, connection, start, &mut writes);
-        let Some(client) = opened else {
-            return refused("all client ids have been used; format the cluster anew");
-        };
+        let Some(client) = opened else { return refused(IDS_USED) };
         ctx.persist(writes);
         let lease_ms = ctx.settings.lease.lease_ms;
         let behind_ms = self.contact.behind_ms(ctx.now_ms);
@@ -207,6 +219,8 @@ impl MasterState {
         MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy }
     }
 }
+
+const IDS_USED: &str = "all client ids have been used; format the cluster anew";
 
 /// Returns the clients that memory nodes' block tables are allowed to name as owners, and the orphaned blocks.
 fn owners(sessions: &SessionRegistry) -> BlockOwners {

@@ -6,12 +6,6 @@ use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
 use super::NodeEffect;
 
-/// Returns how many blocks of a region are kept for DELETEs. A DELETE needs memory for its log object before it can
-/// free memory, so it must get a block even when other requests get none.
-fn kept_back(blocks: usize) -> usize {
-    if blocks < 8 { 0 } else { blocks.div_ceil(64) }
-}
-
 /// A region of which one place is in this node's pool.
 #[derive(Debug)]
 pub(super) struct NodeRegion {
@@ -66,12 +60,9 @@ impl NodeRegion {
         self.free.len() > self.owners.len() / 4
     }
 
-    /// Takes a free block off the list. The last blocks are kept for DELETEs (`to_delete`).
-    pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
-        let kept = if to_delete { 0 } else { self.kept_back() };
-        while self.free.len() > kept
-            && let Some(block) = self.free.pop()
-        {
+    /// Takes a free block off the list.
+    pub fn take_free(&mut self) -> Option<u32> {
+        while let Some(block) = self.free.pop() {
             self.listed[block as usize] = false;
             if self.owners[block as usize] == ClientId::NOBODY {
                 return Some(block);
@@ -89,19 +80,6 @@ impl NodeRegion {
         }
         let offset = self.offset + u64::from(block) * TABLE_ENTRY_BYTES;
         NodeEffect::WriteTable { offset, value: owner.0 }
-    }
-
-    /// Returns the number of free blocks that requests other than DELETEs can get.
-    pub fn writable(&self) -> u64 {
-        let free = self.owners.len() as u64 - self.owned();
-        free.saturating_sub(self.kept_back() as u64)
-    }
-
-    /// Returns how many of this region's free blocks are kept for DELETEs. Log objects are replicated, so only
-    /// replicated regions keep blocks.
-    fn kept_back(&self) -> usize {
-        let is_for_logs = self.redundancy == Redundancy::Replicated;
-        if is_for_logs { kept_back(self.owners.len()) } else { 0 }
     }
 
     pub fn owned(&self) -> u64 {

@@ -98,6 +98,7 @@ impl NodeLogic {
         }
         match request {
             JobRequest::BlocksOf { clients } => self.blocks_of(clients),
+            JobRequest::LogAreasOf { clients } => self.log_areas_of(&clients),
             JobRequest::OwnersOf { region } => self.owners_of(region),
             JobRequest::SetOwners { region, owners } => self.set_owners(region, &owners, effects),
             JobRequest::TakeBack { block, from, to } => {

@@ -21,6 +21,8 @@
 //! identities, neither of them in use, the job is allowed to choose the earlier one. That identity was still in memory,
 //! so this is no recurrence. The same is true of an identity that a dead client has overwritten by zeros on some
 //! replicas only.
+//!
+//! *Numbers are used once.* The number of a DELETE is never in two slots.
 
 // Promise MEM-1: Memory is reused only when no running operation knows it.
 // Promise MEM-3: No bit of a free bitmap is set twice.
@@ -74,6 +76,8 @@ pub(crate) struct ReuseCheck {
     free: BTreeMap<u64, (u64, FreedContent)>,
     /// For each address, the length of the object that was last written there since the memory was zeros.
     used: BTreeMap<u64, u64>,
+    /// For each number of a DELETE, by its word, the slot that had it: the subtable, and the offset within it.
+    numbers: BTreeMap<u64, (usize, u64)>,
 }
 
 impl ReuseCheck {
@@ -213,8 +217,10 @@ impl ReuseCheck {
 
     /// Notes the change of a word of a pool.
     pub fn changed(&mut self, place: PoolPlace, old: Slot, new: Slot, memories: &SimMemories) {
-        if old == new || !self.is_slot(place) {
-            return;
+        let Some(slot) = self.slot_at(place).filter(|_| old != new) else { return };
+        if new.numbered_by().is_some() {
+            let known = *self.numbers.entry(new.0).or_insert(slot);
+            assert_eq!(known, slot, "{new:?} is in two slots");
         }
         let is_moved = old.object() != new.object() || old.turn() != new.turn();
         let keeps = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
@@ -345,13 +351,17 @@ impl ReuseCheck {
     }
 
     /// Returns whether a place is a slot on any replica of the index.
-    fn is_slot(&self, place: PoolPlace) -> bool {
-        let Some(view) = &self.view else { return false };
+    /// Returns the subtable of a slot's place, and the offset of the slot in it; `None` if the place is in no subtable.
+    fn slot_at(&self, place: PoolPlace) -> Option<(usize, u64)> {
+        let view = self.view.as_ref()?;
         let bytes = view.geometry.subtable_bytes();
-        let mut places = view.subtables.iter().flat_map(|subtable| subtable.replicas());
-        places.any(|at| {
+        let replicas = view.subtables.iter().enumerate();
+        let mut replicas =
+            replicas.flat_map(|(i, subtable)| subtable.replicas().iter().map(move |at| (i, at)));
+        let (subtable, at) = replicas.find(|(_, at)| {
             at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
-        })
+        })?;
+        Some((subtable, place.offset - at.offset))
     }
 
     /// Returns the global address of a place in a region, and its distance from the start of its block.

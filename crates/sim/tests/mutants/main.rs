@@ -110,7 +110,9 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete
         | StaleSpeculationLoses => &scenarios::SPECULATION_CRASH,
-        SettlingForgetsLogs => &scenarios::HALF_DELETED,
+        RecoverySkipsRecords => &scenarios::HALF_DELETED,
+        NumberRefutedByPrimary => &scenarios::DELETED_BESIDE_BAR,
+        RecordsComeLate => &scenarios::SPECULATION_CRASH,
         SettlingDoesNotComplete | SpeculationsAnywhere => &scenarios::SPECULATION_INDEX_LOSS,
         RegionsCopiedIncomplete => &scenarios::SPECULATION_HALF_MOVED,
         SpeculationsByOldHints => &scenarios::SPECULATION_RECURS,

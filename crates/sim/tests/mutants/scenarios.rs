@@ -165,6 +165,8 @@ pub const SPECULATION_HALF_MOVED: MutantScenario = named("half moved", |seed| {
     speculations::half_moved(seed);
 });
 
+pub const DELETED_BESIDE_BAR: MutantScenario =
+    named("deleted beside bar", bars::a_delete_is_settled);
 pub const HALF_DELETED: MutantScenario = named("half deleted", speculations::half_deleted);
 
 pub const LEFT_MARKS: MutantScenario = named("left marks", scripted::marks::left_behind);
@@ -255,7 +257,7 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 95] = [
+pub const STEPWISE: [&MutantScenario; 96] = [
     &MOVED_MEANWHILE,
     &NAMED_LOSER,
     &UNREAD_DATA,
@@ -317,6 +319,7 @@ pub const STEPWISE: [&MutantScenario; 95] = [
     &SPECULATED_ENTRY,
     &SPECULATION_HALF_MOVED,
     &HALF_DELETED,
+    &DELETED_BESIDE_BAR,
     &SPECULATION_CRASH,
     &SPECULATION_INDEX_LOSS,
     &SPECULATION_LOSS,

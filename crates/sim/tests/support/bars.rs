@@ -9,7 +9,7 @@ use std::time::Duration;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
-use fusee_core::store::SearchKey;
+use fusee_core::store::{SearchKey, WriteRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::PoolPlace;
 use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster, SimSession};
@@ -101,11 +101,20 @@ impl<'c> BarScene<'c> {
 
     /// Makes the writer begin an UPDATE to `NEW`, and runs `then` while the UPDATE's word is only on the backup.
     async fn half_way<T>(&self, then: impl AsyncFnOnce() -> T) -> T {
+        self.half_way_in(WriteRequest::update(b"key", NEW), then).await
+    }
+
+    /// Makes the writer begin a write, and runs `then` while the write's word is only on the backup.
+    async fn half_way_in<T>(
+        &self,
+        write: WriteRequest<'_, &[u8; 3]>,
+        then: impl AsyncFnOnce() -> T,
+    ) -> T {
         let network = self.cluster.network();
         let options = network.options();
         // The writer's commit waits as long as necessary for an answer.
         network.set_options(NetworkOptions { verb_timeout_ns: FOR_GOOD, ..options });
-        let writing = self.writer.store().update(b"key", NEW, None);
+        let writing = self.writer.store().write(write);
         let writing = async {
             let written = writing.await;
             assert!(!matches!(written, Err(Error::NotFound)), "{written:?}");
@@ -378,6 +387,32 @@ pub fn the_master_settles(seed: u64) {
                     };
                     assert_eq!(told.bars, [], "{node}");
                 }
+            })
+            .await;
+    });
+}
+
+/// A DELETE has its number only on the backup, and a session has read there that the key does not exist. The deleter
+/// dies, and the master and the primary come back. The key still does not exist.
+pub fn a_delete_is_settled(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = BarScene::new(cluster).await;
+        let (_, _keeper) = open_kept(cluster).await;
+        // With this DELETE the writer gets its log areas.
+        scene.writer.store().insert(b"other", THIRD).await.unwrap();
+        scene.writer.store().delete(b"other", None).await.unwrap();
+        let r = open_unheard(cluster).await;
+        scene.lose_master().await;
+        scene
+            .half_way_in(WriteRequest::delete(b"key"), async || {
+                scene.cut(&r);
+                assert_eq!(read(&r).await, Ok(None));
+                cluster.restart_master(0);
+                for _ in 0..20 {
+                    cluster.sim().sleep(LEASE_MS * MS).await;
+                }
+                let found = read(&open(cluster).await).await;
+                assert_eq!(found, Ok(None), "it did not exist before");
             })
             .await;
     });

@@ -30,8 +30,8 @@ use super::crash::{ClientLife, cut_off, idle};
 use super::seeds::Seeds;
 use super::workload::StepWorkload;
 use super::{
-    MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small,
-    stepwise_or_immediate,
+    MAX_STEPS, alone, blocks_of, forget, index, log_areas_of, operator_fabric, replicas_differ,
+    small, stepwise_or_immediate,
 };
 
 /// Counts of a run, which show whether the run was a hard one.
@@ -349,7 +349,10 @@ impl FailureRun {
         let fabric = operator_fabric(&self.cluster);
         let view = self.cluster.view().clone();
         let blocks = blocks_of(&self.cluster, client);
-        let report = recover(&fabric, &view, client, &blocks).await;
+        let areas = log_areas_of(&self.cluster, client);
+        let areas: Vec<_> =
+            areas.into_iter().filter(|(node, _)| view.member(*node).is_some()).collect();
+        let report = recover(&fabric, &view, client, &blocks, &areas).await;
         let report = report.expect("all nodes that are left answer");
         assert_eq!(report.strange, 0, "{report:?}");
         assert_eq!(report.blocks.len(), blocks.len());

@@ -134,6 +134,21 @@ pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
     blocks.iter().map(|b| geometry.block_address(b.region, b.block)).collect()
 }
 
+/// Returns the log areas of a client on all memory nodes that are left.
+pub fn log_areas_of(cluster: &SimCluster, client: ClientId) -> Vec<(MnId, u32)> {
+    let nodes = cluster.nodes().processes().into_iter();
+    let areas = nodes.flat_map(|(node, _)| {
+        match cluster.peek_node(node, NodeRequest::LogAreasOf { clients: vec![client] }) {
+            Some(NodeReply::LogAreas(areas)) => {
+                areas.into_iter().map(|(_, area)| (node, area)).collect()
+            }
+            None => Vec::new(),
+            other => panic!("{node} answers {other:?}"),
+        }
+    });
+    areas.collect()
+}
+
 /// Returns every slot of a view.
 pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
     let slots = view.geometry.subtable_slots() as u32;

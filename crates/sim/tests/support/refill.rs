@@ -3,8 +3,8 @@
 //! *Refill*: each client deletes the pairs of the previous client, fills the pool until there is no more memory, and
 //! dies then. The same number of pairs must fit each time.
 //!
-//! *Lend*: one client has filled the pool, owns the only block that was kept back for DELETEs, and does nothing more.
-//! Other clients must still be able to delete.
+//! *Empty*: several clients have filled the pool. They delete everything, without a refusal, and as many pairs fit
+//! again.
 //!
 //! *Refuse*: several clients fill the pool. A client whose write is refused must learn of this soon.
 //!
@@ -25,7 +25,7 @@ use fusee_sim::{
 };
 
 const LEASE: Duration = Duration::from_millis(100);
-/// Number of pairs that fit in a block, which could hold a thousand log objects instead.
+/// Number of pairs that fit in a block.
 const PER_BLOCK: u64 = 7;
 const VALUE: usize = 8000;
 const SESSION: LogicOptions = LogicOptions {
@@ -36,7 +36,7 @@ const SESSION: LogicOptions = LogicOptions {
     redundancy: None,
 };
 
-/// Makes a cluster with regions of 15 blocks, one of which is kept back for DELETEs.
+/// Makes a cluster with regions of 15 blocks.
 fn cluster(sim: &Sim, regions: u64) -> SimCluster {
     let options = ClusterOptions {
         memory_nodes: 2,
@@ -134,19 +134,18 @@ pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> 
     fits.into_inner()
 }
 
-/// Clients are killed in full pools. Later clients lose no memory, except for the log objects of free slots, which fit
-/// into two blocks.
+/// Clients are killed in full pools. Later clients lose no memory.
 pub fn refill(seed: u64) {
     for first_key in [|_| 0, |round| round << 32] {
         let fits = fits(seed, 4, 12, first_key);
         let least = *fits.iter().min().expect("there are rounds");
-        assert!(least + 2 * PER_BLOCK >= fits[0], "pairs that fit: {fits:?}");
+        assert!(least >= fits[0], "pairs that fit: {fits:?}");
     }
 }
 
-/// Several sessions delete, one after the other, in a full pool with only one block for log objects. Returns the time
-/// of the slowest DELETE.
-pub fn lend(seed: u64) -> Nanos {
+/// Several sessions fill a pool, and one of them deletes everything. Then as many pairs fit again. Returns the time of
+/// the slowest DELETE.
+pub fn empty(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 1);
@@ -162,13 +161,18 @@ pub fn lend(seed: u64) -> Nanos {
         for _ in 0..SESSIONS {
             sessions.push(open(shared, process, &keeper).await);
         }
-        let fit = fill(&sessions[0], 0).await;
-        assert!(fit > 80, "{fit} pairs fit");
-        for key in 0..3 * SESSIONS {
+        let mut fit = 0;
+        for session in &sessions {
+            fit += fill(session, fit).await;
+        }
+        assert_eq!(fit, 15 * PER_BLOCK, "pairs that fit");
+        for key in 0..fit {
             let begun = time.now();
-            delete(&sessions[(key % SESSIONS) as usize], key).await;
+            delete(&sessions[0], key).await;
             of_all.set(of_all.get().max(time.now() - begun));
         }
+        let again = fill(&sessions[0], fit).await;
+        assert!(again >= fit, "{again} pairs fit again, of {fit}");
     });
     executor.run(100_000_000, || ());
     drop(executor);

@@ -104,7 +104,7 @@ pub fn free_words(seed: u64, replicas: u8) {
         held.cluster.checks().never_watch();
         for (number, hint) in held.hints.iter().enumerate() {
             let other = held.hints[(number + 1) % KEYS].word;
-            let kinds = [Slot(0), other.withdrawn(), Slot::tombstone(other.address(), 31)];
+            let kinds = [Slot(0), other.withdrawn(), Slot::vacated(31)];
             for (kind, at) in kinds.into_iter().zip(held.places(hint.slot).into_iter().cycle()) {
                 held.cluster.network().memories().flip(at, hint.word.0 ^ kind.0);
                 let good = |word: &Slot| *word == hint.word;

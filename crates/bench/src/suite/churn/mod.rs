@@ -41,9 +41,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(25);
     fusee-bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
     fusee-bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
     Regions and blocks are smaller than elsewhere, as the pools are.\n\n\
-    Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
-    wrong, deletes were refused until no session got on, or less than --least-share of the\n\
-    pairs of the first round fitted in a later one.")]
+    Exit code 1 if an operation failed (in updates and deletes also for want of memory), a read\n\
+    was wrong, or less than --least-share of the pairs of the first round fitted in a later one.")]
 pub struct ChurnArgs {
     /// Sessions, each a thread
     #[arg(long, default_value_t = 4, value_name = "N",

@@ -138,17 +138,14 @@ fn rounds_table(text: &mut String, rounds: &ChurnRoundsReport) {
     );
     let _ = writeln!(
         text,
-        "\n{:>6} {:>9} {:>7} {:>11} {:>11} {:>8} {:>7} {:>9} {:>8} {:>9} {:>7} {:>12} {:>11}",
+        "\n{:>6} {:>9} {:>7} {:>11} {:>8} {:>7} {:>9} {:>7} {:>12} {:>11}",
         "round",
         "pairs",
         "fill %",
         "in use",
-        "log blocks",
         "refused",
         "fill s",
         "deleted",
-        "refused",
-        "not del.",
         "del. s",
         "left in use",
         "refusal ms"
@@ -156,17 +153,14 @@ fn rounds_table(text: &mut String, rounds: &ChurnRoundsReport) {
     for round in thinned(&rounds.rounds, ROWS) {
         let _ = writeln!(
             text,
-            "{:>6} {:>9} {:>7.1} {:>11} {:>11} {:>8} {:>7.2} {:>9} {:>8} {:>9} {:>7.2} {:>12} {:>11.1}",
+            "{:>6} {:>9} {:>7.1} {:>11} {:>8} {:>7.2} {:>9} {:>7.2} {:>12} {:>11.1}",
             round.round,
             round.fit,
             round.fill * 100.0,
             ByteSize(round.in_use_bytes).to_string(),
-            ByteSize(round.log_blocks_bytes).to_string(),
             round.inserts_refused,
             round.fill_s,
             round.deleted,
-            round.deletes_refused,
-            round.undeleted,
             round.delete_s,
             ByteSize(round.left_in_use_bytes).to_string(),
             round.slowest_refusal_ms

@@ -2,12 +2,10 @@
 //! it, and then every second key is deleted.
 //!
 //! In every round as many pairs have to fit as in the first round, apart from the memory that sessions hold back:
-//! objects that are not yet marked as free, and blocks of log objects, which only deletes need. Deleted keys are
-//! inserted again in the next round, with another version. After every step all keys are read: existing keys must have
-//! their version, and all other keys must be absent.
+//! objects that are not yet marked as free. Deleted keys are inserted again in the next round, with another version.
+//! After every step all keys are read: existing keys must have their version, and all other keys must be absent.
 //!
-//! A delete needs a log object, so it can be refused if no memory is free. A refused delete is tried again after other
-//! sessions have freed memory. If no session makes progress, the report has this as a problem.
+//! A delete needs no memory, so a delete that is refused is a failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +16,9 @@ use serde::Serialize;
 use super::model::ChurnModel;
 use super::plan::ChurnClusterSizes;
 use super::usage::ChurnMemoryMonitor;
-use super::workers::{ChurnKeys, ChurnTask, ChurnTaskResult, ChurnWorkerPool};
+use super::workers::{ChurnKeys, ChurnTask, ChurnWorkerPool};
 use super::{ChurnArgs, ChurnTotals};
 use crate::progress::bar;
-
-/// Number of successive attempts of all sessions without a single delete after which a round is given up.
-const ATTEMPTS_IN_VAIN: u32 = 3;
 
 /// The figures of one round.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -36,21 +31,13 @@ pub struct ChurnRound {
     pub fill: f64,
     /// Memory in use when the pool has been filled.
     pub in_use_bytes: u64,
-    /// Bytes of blocks in use for objects smaller than the pairs' objects: the log objects of deletes.
-    pub log_blocks_bytes: u64,
-    /// Bytes of the objects in the blocks for log objects that are not marked as free.
-    pub log_objects_bytes: u64,
     /// Number of inserts refused for lack of memory: at most one for each session.
     pub inserts_refused: u64,
-    /// The longest time that a refused insert or delete took.
+    /// The longest time that a refused insert took.
     pub slowest_refusal_ms: f64,
     pub fill_s: f64,
     /// Number of pairs that were deleted after the pool had been filled.
     pub deleted: u64,
-    /// Number of deletes refused for lack of memory; refused deletes were tried again.
-    pub deletes_refused: u64,
-    /// Number of pairs that could not be deleted at all.
-    pub undeleted: u64,
     pub delete_s: f64,
     /// Memory in use after the deletes.
     pub left_in_use_bytes: u64,
@@ -138,10 +125,9 @@ impl ChurnRoundRunner<'_> {
             self.check(crew);
             self.delete(crew, &mut round);
             self.check(crew);
-            let is_stuck = round.undeleted > 0;
             rounds.push(round);
             bar.set_position(number.into());
-            if is_stuck || !crew.goes_on() {
+            if !crew.goes_on() {
                 break;
             }
         }
@@ -168,40 +154,20 @@ impl ChurnRoundRunner<'_> {
         let bytes = round.fit * self.sizes.object_bytes;
         round.fill = bytes as f64 / self.sizes.data_bytes().max(1) as f64;
         round.in_use_bytes = self.watch.look().in_use_bytes;
-        let log = self.watch.use_of_classes_below(self.sizes.object_bytes);
-        (round.log_blocks_bytes, round.log_objects_bytes) = (log.blocks, log.objects);
         round.inserts_refused = done.refused;
         round.slowest_refusal_ms = ms(done.slowest_refusal);
         round.fill_s = done.duration.as_secs_f64();
     }
 
-    /// Deletes every second key, as far as memory allows.
+    /// Deletes every second key.
     fn delete(&mut self, crew: &ChurnWorkerPool<'_>, round: &mut ChurnRound) {
         // The next round deletes the other half, so that no key stays for ever.
         let half = self.present().skip(round.round as usize % 2).step_by(2);
-        let mut left: Vec<u64> = half.collect();
-        let all = left.len() as u64;
-        let mut in_vain = 0;
-        while !left.is_empty() && in_vain < ATTEMPTS_IN_VAIN && crew.goes_on() {
-            let before = left.len();
-            let done: ChurnTaskResult =
-                crew.run_task(ChurnTask::Delete, ChurnKeys::listed(left.clone()), |_| {});
-            self.sum.tally.merge_failures(&done.tally);
-            round.deletes_refused += done.refused;
-            round.delete_s += done.duration.as_secs_f64();
-            round.slowest_refusal_ms = round.slowest_refusal_ms.max(ms(done.slowest_refusal));
-            left.retain(|key| self.model.is_present(*key));
-            in_vain = if left.len() == before { in_vain + 1 } else { 0 };
-        }
-        if in_vain == ATTEMPTS_IN_VAIN {
-            round.undeleted = left.len() as u64;
-            self.sum.problems.push(format!(
-                "round {}: {} of {all} pairs could not be deleted: no session had memory to do so",
-                round.round,
-                left.len()
-            ));
-        }
-        round.deleted = all - left.len() as u64;
+        let keys: Vec<u64> = half.collect();
+        let done = crew.run_task(ChurnTask::Delete, ChurnKeys::listed(keys.clone()), |_| {});
+        self.sum.tally.merge_failures(&done.tally);
+        round.delete_s = done.duration.as_secs_f64();
+        round.deleted = keys.iter().filter(|key| !self.model.is_present(**key)).count() as u64;
         round.left_in_use_bytes = self.watch.look().in_use_bytes;
     }
 

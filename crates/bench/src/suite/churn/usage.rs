@@ -29,13 +29,6 @@ pub struct ChurnMemoryUse {
     pub in_use_bytes: u64,
 }
 
-/// The bytes of all blocks of some size classes, and of the objects in these blocks that are not marked as free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SizeClassUse {
-    pub blocks: u64,
-    pub objects: u64,
-}
-
 /// Observes the memory in use, and remembers the largest figure.
 pub struct ChurnMemoryMonitor<'a> {
     client: &'a BlockingClient,
@@ -74,22 +67,6 @@ impl<'a> ChurnMemoryMonitor<'a> {
         }
         self.most_bytes = self.most_bytes.max(all.in_use_bytes);
         all
-    }
-
-    /// Returns the memory of all size classes with objects smaller than `object_bytes`.
-    pub fn use_of_classes_below(&mut self, object_bytes: u64) -> SizeClassUse {
-        let survey = match self.client.admin().survey_memory() {
-            Ok(survey) => survey,
-            Err(error) => {
-                self.problem.get_or_insert_with(|| format!("no survey of the memory: {error}"));
-                return SizeClassUse::default();
-            }
-        };
-        let smaller = survey.classes.iter().filter(|class| class.object_bytes < object_bytes);
-        smaller.fold(SizeClassUse::default(), |sum, class| SizeClassUse {
-            blocks: sum.blocks + class.blocks * survey.block_bytes,
-            objects: sum.objects + (class.objects - class.marked) * class.object_bytes,
-        })
     }
 
     /// Returns the largest figure since the last call.

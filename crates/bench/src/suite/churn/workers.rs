@@ -5,9 +5,9 @@
 //! that one session frees lie in blocks of another. No two sessions write one key at the same time, as the
 //! [`ChurnModel`] demands.
 //!
-//! In a task that aims at running out of memory, doing so is no error: a session that fills then ends its task, and a
-//! session that deletes goes on with other keys. A session that runs out of memory several times in a row gives up for
-//! the rest of the task, because each refusal can take seconds.
+//! In a task that aims at running out of memory, doing so is no error: a session that fills then ends its task. A
+//! session that runs out of memory several times in a row in another task gives up for the rest of the task, because
+//! each refusal can take seconds.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -254,7 +254,7 @@ impl ChurnWorker<'_> {
             ChurnTask::Check => !self.crew.is_broken(),
             _ => self.crew.goes_on(),
         };
-        let is_aim = matches!(task, ChurnTask::Fill(_) | ChurnTask::Delete);
+        let is_aim = matches!(task, ChurnTask::Fill(_));
         while goes_on() {
             let at = self.crew.next.fetch_add(1, Ordering::Relaxed);
             let Some(key) = keys.get(at) else { return };

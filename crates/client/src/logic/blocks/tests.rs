@@ -228,17 +228,17 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let env = BlockTestEnvironment::new();
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &view())), Err(Error::Allocation { .. })));
     // The block is not free on node 0 either: node 1 possibly still names the session, and would then refuse to record
     // the next owner.
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
     env.silent.set(false);
     // The request for a block returns the block once more, and now both nodes acknowledge that.
-    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), nobody);
-    at_once(source.grant(slab, false, &view())).expect("nothing is in doubt any more");
+    at_once(source.grant(slab, &view())).expect("nothing is in doubt any more");
 }
 
 #[test]
@@ -249,14 +249,14 @@ fn nor_is_one_whose_return_nobody_waited_for() {
     env.hangs.set(true);
     let view = view();
     {
-        let mut grant = pin!(source.grant(slab, false, &view));
+        let mut grant = pin!(source.grant(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
     }
     env.hangs.set(false);
     env.silent.set(false);
     env.owner.set(ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let grant = || {
         env.owner.set(ClientId::NOBODY);
-        at_once(source.grant(slab, false, &view())).unwrap();
+        at_once(source.grant(slab, &view())).unwrap();
     };
     (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
     assert_eq!(env.asked_master.get(), 1);
@@ -287,22 +287,22 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     {
-        let mut grant = pin!(source.grant(slab, false, &view));
+        let mut grant = pin!(source.grant(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
         // While the first request runs, the tables can show the block that this request is about to get, so the second
         // request must not take that block.
         env.mute.set(false);
-        assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     }
     assert_eq!(env.owner.get(), ClientId(7));
-    let found = at_once(source.grant(slab, false, &view)).unwrap();
+    let found = at_once(source.grant(slab, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     // A block that was handed on is not taken as a missed one, although the tables name the session until another
     // session has taken the block over.
     source.forget(&[BlockId { region: 0, block: 0 }]);
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
 }
 
 /// This session has handed a block on; another session has taken it over and returned it to the pool. From there this
@@ -314,13 +314,13 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    at_once(source.grant(slab, false, &view)).unwrap();
+    at_once(source.grant(slab, &view)).unwrap();
     source.forget(&[BlockId { region: 0, block: 0 }]);
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()), "all is as it was told");
     env.owner.set(ClientId::NOBODY);
     env.mute.set(true);
     {
-        let mut grant = pin!(source.grant(slab, false, &view));
+        let mut grant = pin!(source.grant(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
     }
@@ -341,11 +341,11 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     let view = view();
     let block = BlockId { region: 0, block: 0 };
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = pin!(source.grant(slab, false, &view));
+    let mut first = pin!(source.grant(slab, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "the answer is under way");
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     env.mute.set(false);
     let Poll::Ready(Ok(granted)) = first.as_mut().poll(&mut context) else { panic!("it answers") };
@@ -362,16 +362,16 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
-    at_once(source.grant(slab, false, &view)).unwrap();
+    at_once(source.grant(slab, &view)).unwrap();
     source.forget(&[block]);
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     // After that, another answer is lost. The block must not be taken as a missed one, because another session is
     // possibly about to take it over.
     source.missed.set(true);
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
 }
 
 /// The master gives a block back to the session that handed it on. At that moment the block's memory node restarts, so
@@ -385,15 +385,15 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
-    at_once(source.grant(slab, false, &view)).unwrap();
+    at_once(source.grant(slab, &view)).unwrap();
     source.forget(&[block]);
     let orphan = Orphan { block, owner: ClientId(7), class: slab.class, first: 2, marked: None };
     env.orphan.set(Some(orphan));
     env.restarted.set(true);
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     env.restarted.set(false);
-    let found = at_once(source.grant(slab, false, &view)).unwrap();
+    let found = at_once(source.grant(slab, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
@@ -411,14 +411,14 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
     env.orphan.set(Some(orphan));
     env.forgets.set(true);
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7), "the request was executed");
     env.forgets.set(false);
     env.restarted.set(true);
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     env.restarted.set(false);
-    let found = at_once(source.grant(slab, false, &view)).unwrap();
+    let found = at_once(source.grant(slab, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
@@ -430,7 +430,7 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let address = at_once(source.grant(slab, false, &view())).unwrap().address;
+    let address = at_once(source.grant(slab, &view())).unwrap().address;
     env.forgets.set(true);
     at_once(source.free(address, &view()));
     env.forgets.set(false);
@@ -491,7 +491,7 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
+    let block = at_once(source.grant(slab, &view)).unwrap().address;
     env.hangs.set(true);
     {
         let mut free = pin!(source.free(block, &view));
@@ -499,9 +499,9 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     }
     env.hangs.set(false);
     assert_eq!(env.owner.get(), ClientId(7), "the node that hands it out was not asked yet");
-    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back");
-    assert_eq!(at_once(source.grant(slab, false, &view)).map(|granted| granted.address), Ok(block));
+    assert_eq!(at_once(source.grant(slab, &view)).map(|granted| granted.address), Ok(block));
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
@@ -514,20 +514,20 @@ fn check_found_after_return(meanwhile: bool) {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
+    let block = at_once(source.grant(slab, &view)).unwrap().address;
     env.slow.set(true);
     let mut free = pin!(source.free(block, &view));
     let mut context = Context::from_waker(Waker::noop());
     assert!(free.as_mut().poll(&mut context).is_pending());
     assert_eq!(env.owner.get(), ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
     if meanwhile {
-        assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
     }
     env.slow.set(false);
     assert!(free.as_mut().poll(&mut context).is_ready());
-    let found = at_once(source.grant(slab, false, &view)).expect("the tables name the session");
+    let found = at_once(source.grant(slab, &view)).expect("the tables name the session");
     assert_eq!(found.address, block);
 }
 
@@ -551,17 +551,17 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
+    let block = at_once(source.grant(slab, &view)).unwrap().address;
     env.forgets.set(true);
     at_once(source.free(block, &view));
     env.forgets.set(false);
     env.owner.set(ClientId(9));
     env.slow.set(true);
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = pin!(source.grant(slab, false, &view));
+    let mut first = pin!(source.grant(slab, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "it gives the block back once more");
     env.mute.set(true);
-    let mut second = pin!(source.grant(slab, false, &view));
+    let mut second = pin!(source.grant(slab, &view));
     assert!(second.as_mut().poll(&mut context).is_pending(), "the block is granted");
     env.slow.set(false);
     let found = first.as_mut().poll(&mut context);
@@ -582,8 +582,8 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let change = change_of(ChangeStage::Frozen, 0..1);
     let frozen = View { change: Some(change), ..view() };
-    assert_eq!(at_once(source.grant(slab, false, &frozen)), Err(Error::OutOfMemory));
-    at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
+    assert_eq!(at_once(source.grant(slab, &frozen)), Err(Error::OutOfMemory));
+    at_once(source.grant(slab, &view())).expect("it was not forgotten");
 }
 
 /// A node is told of as many frozen regions as one request can name, and grants a block of a frozen region that was not
@@ -601,7 +601,7 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     let view = View { regions, change: Some(change), ..view() };
     let block = |region| BlockId { region, block: 3 };
     *env.grants.borrow_mut() = vec![block(all - 1), block(45), block(46)];
-    let granted = at_once(source.grant(slab, false, &view)).expect("one region is not copied");
+    let granted = at_once(source.grant(slab, &view)).expect("one region is not copied");
     assert_eq!(granted.address, view.geometry.block_address(all - 1, 3));
     let told = env.told.take();
     assert_eq!(told.len(), 3);
@@ -609,7 +609,7 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     assert!(source.missed.get(), "what it has left is looked for later");
     // A node that grants only blocks of copied regions is given up after some attempts.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
-    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
 }
 
 /// A request that finds no block returns `Later` at once, so that the operation waits without a pin: other sessions
@@ -624,7 +624,7 @@ fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
         let gate = Arc::new(SessionGate::new(ClientId(7), view.clone(), 1));
         let host = SessionHost::new(env.clone(), gate, source_of(7, &env), false, patience);
         env.now.set(Duration::from_millis(waited));
-        let asked = pin!(host.alloc_block(slab, false, None, &view));
+        let asked = pin!(host.alloc_block(slab, None, &view));
         let asked = at_once(host.clocks().until(patience, asked));
         if waited < 1000 {
             assert_eq!(asked, Ok(BlockAnswer::Later))
@@ -642,13 +642,13 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
-    assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &older)), Err(Error::Allocation { .. })));
     // The first request to return the block can still be executed, so the block must not be used under the newer view
     // either.
     env.forgets.set(false);
-    assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back once more");
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
@@ -662,7 +662,7 @@ fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.owner.set(ClientId(8));
     let is_exhausted = || {
-        assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
         source.is_exhausted()
     };
     assert!(!is_exhausted(), "others may have some soon");

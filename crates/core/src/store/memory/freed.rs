@@ -1,7 +1,7 @@
 //! The freeing of objects, and the setting of their free bits (P §4.4).
 //!
-//! *Freeing.* Every slot word protects one object from reuse: the pair that the word leads to, or, if the slot is free,
-//! the object of the writer that freed the slot, whose identity the word contains ([`Slot::object`]). Only the winner
+//! *Freeing.* A slot word protects one object from reuse: the pair that the word leads to, or that of the INSERT whose
+//! withdrawal the word is ([`Slot::object`]). Other free words protect none. Only the winner
 //! of a round, which replaces a word, frees the object that the word protected. The loser of a round frees its own
 //! object once the round is over, because then no replica shows its word. If a crash or a lost memory node leaves an
 //! object without a free bit, a comparison with the whole index finds it ([`compare`](super::compare)).

@@ -114,13 +114,6 @@ impl SessionMemory {
         }
     }
 
-    /// Offers other sessions the blocks from which this slab of log objects allocates. This session takes them back
-    /// when it needs them again. For use when there are too few blocks of log objects for all sessions.
-    pub fn lend(&self, host: &impl Host, kind: SlabKind) {
-        self.slabs.borrow_mut().lend(kind);
-        self.offer(host);
-    }
-
     /// Takes the offered blocks back that no other session has taken.
     pub fn take_back(&self, host: &impl Host) {
         let gone = host.take_back();

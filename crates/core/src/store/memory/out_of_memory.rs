@@ -2,8 +2,8 @@
 //! search fails.
 //!
 //! 1. The session's own memory: the session sets the bits of the objects that it freed, and reclaims free objects in
-//!    its blocks ([`reclaim`](super::reclaim)). A DELETE also waits for objects that become reclaimable soon; so do all
-//!    operations if the pool was empty when the session last asked.
+//!    its blocks ([`reclaim`](super::reclaim)). If the pool was empty when the session last asked, the operation also
+//!    waits for objects that become reclaimable soon.
 //! 2. Another block: an orphaned one, or one of the pool (`Blocks::alloc_block`).
 //! 3. If the pool is empty, everything that can help: the session reads the bitmaps of all its blocks, compares
 //!    unverified blocks with the index, and asks for blocks that other sessions hand on, a few at a time. As the last
@@ -100,8 +100,8 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
         looking.found = is_used();
         if !looking.found {
             let least = &mut { USED_AGAIN_AT };
-            let search = MemorySearch { store, kind, to_delete: false, least, view: &view };
-            let _ = search.ask_for_block(false, Some(subtable)).await;
+            let search = MemorySearch { store, kind, least, view: &view };
+            let _ = search.ask_for_block(Some(subtable)).await;
             looking.found = is_used();
         }
     }
@@ -117,8 +117,6 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
 pub(in crate::store) struct MemorySearch<'s, F, H> {
     pub store: &'s Store<F, H>,
     pub kind: SlabKind,
-    /// Whether the memory is for a DELETE, which is allowed to take blocks that are kept back.
-    pub to_delete: bool,
     /// A block that is not in use is taken into use if at least one in `least` of its objects is free.
     pub least: &'s mut u32,
     /// The view in which the search begins. A newer view ends the search.
@@ -153,12 +151,12 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
 
     /// Searches until there is memory to allocate from, or a newer view has come.
     async fn search(&mut self) -> Result<(), Error> {
-        let Self { store, to_delete, .. } = *self;
+        let store = self.store;
         set_free(store, 1).await;
         self.collector().collect(false).await;
         // If the pool has no block left, a request for a block makes other sessions hand over blocks. So the session's
         // own objects come first.
-        if to_delete || store.memory.pool_was_empty.get() {
+        if store.memory.pool_was_empty.get() {
             self.await_reclaimable().await;
         }
         if self.has_room() {
@@ -166,13 +164,6 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         }
         let mut asked = self.ask().await?;
         while asked == BlockRequestResult::Block && !self.has_room() {
-            if to_delete {
-                // A DELETE prefers to wait for reclaimable objects, and leaves the last blocks to other operations.
-                self.collector().collect(false).await;
-                if self.await_reclaimable().await {
-                    return Ok(());
-                }
-            }
             asked = self.ask().await?;
         }
         // From here on, even a block with a single free object is taken into use.
@@ -294,19 +285,12 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         self.has_room()
     }
 
-    /// Asks for a block; for a DELETE, first for one that is kept back for DELETEs. If the host answers that a block is
-    /// possibly available later, waits, collects memory that the session itself has freed, and asks again unless the
-    /// slab has room now.
+    /// Asks for a block. If the host answers that a block is possibly available later, waits, collects memory that the
+    /// session itself has freed, and asks again unless the slab has room now.
     async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
-        let Self { store, kind, to_delete, .. } = *self;
+        let Self { store, kind, .. } = *self;
         loop {
-            let mut asked = BlockRequestResult::Nothing;
-            if to_delete {
-                asked = self.ask_for_block(true, None).await?;
-            }
-            if asked == BlockRequestResult::Nothing {
-                asked = self.ask_for_block(false, None).await?;
-            }
+            let asked = self.ask_for_block(None).await?;
             if asked != BlockRequestResult::Later {
                 return Ok(asked);
             }
@@ -356,12 +340,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     }
 
     /// Asks for one block, and adds it to the slab. With `beside`, asks only for a block on the nodes of that
-    /// subtable's replicas. With `kept_back`, the block is allowed to be one that is kept back for DELETEs.
-    async fn ask_for_block(
-        &self,
-        kept_back: bool,
-        beside: Option<u32>,
-    ) -> Result<BlockRequestResult, Error> {
+    /// subtable's replicas.
+    async fn ask_for_block(&self, beside: Option<u32>) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
         // If a memory node does not answer, the headers of its blocks cannot be read. Without this check the session
         // would get block after block, and could use none of them.
@@ -377,7 +357,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = store.host.alloc_block(kind, kept_back, beside, self.view).await;
+        let grant = store.host.alloc_block(kind, beside, self.view).await;
         drop(pin);
         let grant = match grant {
             Ok(BlockAnswer::Block(grant)) => grant,

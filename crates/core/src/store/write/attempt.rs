@@ -19,15 +19,17 @@
 //! ([`write`](super), [`write_now`](super::write_now)) hold one attempt at a time; `write_now` hands its attempt over
 //! to `write` between two phases.
 //!
-//! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
-//! posted a CAS, the next attempt uses another object, unless all CASes of the first attempt were answered and none
-//! succeeded. So every word that is put into a slot is new.
+//! The object is written, with its log entry, before any other operation can learn its address. A DELETE has a number
+//! and a record instead of an object. After an attempt has posted a CAS, the next attempt uses another object or
+//! number, unless all CASes of the first attempt were answered and none succeeded. So every word that is put into a
+//! slot is new.
 
 use alloc::vec::Vec;
 use core::mem;
 
 use arrayvec::ArrayVec;
 
+use super::contend::post_cases;
 use super::copies::{CopyAllocation, copies_found, free_copy};
 use super::find::KeyProof;
 use super::intent::{CannotBegin, Intent, KeepRedundancy, WriteValue};
@@ -37,8 +39,9 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, guard, passes, removed, right_or};
-use crate::race::BucketWords;
+use crate::race::{BucketWords, Buckets};
 use crate::slab::{Allocation, SlabKind};
+use crate::store::session::DeleteNumber;
 use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, SlotRef, View};
@@ -157,6 +160,15 @@ impl AttemptStep {
     }
 }
 
+/// The object or number that an attempt has taken, and that makes its own word new.
+#[derive(Clone, Copy)]
+pub(in crate::store) enum AttemptMeans {
+    /// The object to which the word refers.
+    Object(Allocation),
+    /// The number that is the word, of a DELETE.
+    Number(DeleteNumber),
+}
+
 /// The additional state of an attempt that is a Move in place.
 pub(in crate::store) struct InPlaceMove {
     /// The opcode that the object's chunks contain already.
@@ -172,24 +184,24 @@ pub(in crate::store) struct Attempt<'i> {
     pub hint: Option<Hint>,
     /// Whether the slot of the hint held the hint's word.
     pub hint_held: bool,
-    pub object: Allocation,
+    pub means: AttemptMeans,
     /// The allocated copies of an EC-oriented object. They belong to the attempt's word.
     pub copies: Vec<Allocation>,
-    /// Set for a Move in place. Then `object` is the object of the old word.
+    /// Set for a Move in place. Then the attempt's object is that of the old word.
     pub in_place: Option<InPlaceMove>,
     step: AttemptStep,
 }
 
 impl<'i> Attempt<'i> {
     /// Creates an attempt that has not posted anything yet.
-    pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
+    pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, means: AttemptMeans) -> Attempt<'i> {
         let copies = Vec::new();
         let in_place = None;
         let step = AttemptStep::Begun;
-        Attempt { intent, hint, hint_held: false, object, copies, in_place, step }
+        Attempt { intent, hint, hint_held: false, means, copies, in_place, step }
     }
 
-    /// Begins an attempt with an object to write, and with its copies if it has any.
+    /// Begins an attempt with an object to write, and with its copies if it has any; or with a number, if it deletes.
     #[inline]
     pub(super) fn begin<F: Fabric, H: Host>(
         store: &Store<F, H>,
@@ -198,10 +210,14 @@ impl<'i> Attempt<'i> {
         least: u32,
         view: &View,
     ) -> Result<Attempt<'i>, CannotBegin> {
+        if intent.opcode == Opcode::Delete {
+            let number = store.deletes.take(intent.key, view).ok_or(CannotBegin::NoNumber)?;
+            return Ok(Attempt::new(intent, hint, AttemptMeans::Number(number)));
+        }
         let beside = best_beside(&store.fabric, hint, intent.slab, view);
         let object = store.memory.allocate(intent.slab, least, view, beside);
         let object = object.ok_or(CannotBegin::NoRoom(intent.slab))?;
-        let mut attempt = Attempt::new(intent, hint, object);
+        let mut attempt = Attempt::new(intent, hint, AttemptMeans::Object(object));
         if intent.slab.turns() > 1 {
             match (CopyAllocation { store, intent, least, view }).for_object(&object) {
                 Ok(copies) => attempt.copies = copies,
@@ -263,12 +279,14 @@ impl<'i> Attempt<'i> {
     }
 
     /// Posts the WRITEs of the object and its copies, and of the header of each block whose header is not known to be
-    /// written.
+    /// written. Posts nothing for a DELETE, which has no object.
     pub(super) fn post_object<F: Fabric, H: Host>(
         &self,
         op: &mut StoreOp<'_, F, H>,
     ) -> Result<(), Error> {
-        let Attempt { intent, object, .. } = self;
+        let Attempt { intent, means: AttemptMeans::Object(object), .. } = self else {
+            return Ok(());
+        };
         if object.header.is_some() {
             post_header(op, object)?;
         }
@@ -302,7 +320,8 @@ impl<'i> Attempt<'i> {
         op: &mut StoreOp<'_, F, H>,
     ) -> Result<(), Error> {
         op.batch.check().map_err(|f| op.failed(f))?;
-        if self.object.header.is_some() || !self.copies.is_empty() {
+        let has_header = self.object().is_some_and(|object| object.header.is_some());
+        if has_header || !self.copies.is_empty() {
             self.note_headers_written(op);
         }
         Ok(())
@@ -312,8 +331,10 @@ impl<'i> Attempt<'i> {
     #[cold]
     fn note_headers_written<F: Fabric, H: Host>(&self, op: &StoreOp<'_, F, H>) {
         let memory = &op.store.memory;
-        memory.note_header_written(&self.object);
-        self.copies.iter().for_each(|copy| memory.note_header_written(copy));
+        self.object()
+            .into_iter()
+            .chain(&self.copies)
+            .for_each(|copy| memory.note_header_written(copy));
     }
 
     /// Ends an attempt, and its use of its object. If the outcome is unknown, the object stays in use and the session
@@ -332,10 +353,13 @@ impl<'i> Attempt<'i> {
             return;
         }
         op.pin.end_object();
-        match (&self.in_place, self.step.is_mentioned()) {
-            (None, true) => op.store.memory.end_write(&self.object),
-            (None, false) => op.store.memory.give_back(&op.store.host, &self.object),
-            (Some(_), _) => op.store.memory.end_move(&self.object),
+        match (&self.means, &self.in_place, self.step.is_mentioned()) {
+            (AttemptMeans::Number(number), ..) => op.store.deletes.release(number),
+            (AttemptMeans::Object(object), None, true) => op.store.memory.end_write(object),
+            (AttemptMeans::Object(object), None, false) => {
+                op.store.memory.give_back(&op.store.host, object);
+            }
+            (AttemptMeans::Object(object), Some(_), _) => op.store.memory.end_move(object),
         }
         if !self.copies.is_empty() || self.in_place.is_some() {
             self.end_copies(op, ended);
@@ -439,25 +463,49 @@ impl<'i> Attempt<'i> {
         Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
-    /// Returns the word that refers to the attempt's object.
+    /// Returns the attempt's object; `None` for a DELETE.
+    #[inline]
+    pub fn object(&self) -> Option<&Allocation> {
+        match &self.means {
+            AttemptMeans::Object(object) => Some(object),
+            AttemptMeans::Number(_) => None,
+        }
+    }
+
+    /// Returns the word that the attempt puts into the slot: the one that refers to its object, or its number.
     pub fn own_word(&self) -> Slot {
-        let Attempt { intent, object, .. } = self;
-        let fingerprint = intent.key.fingerprint();
-        let class = object.kind.class;
-        intent.opcode.puts(Slot::new(fingerprint, class, object.address, object.generation))
+        let Attempt { intent, means, .. } = self;
+        match means {
+            AttemptMeans::Object(object) => {
+                let fingerprint = intent.key.fingerprint();
+                let class = object.kind.class;
+                intent.opcode.puts(Slot::new(fingerprint, class, object.address, object.generation))
+            }
+            AttemptMeans::Number(number) => {
+                right_or(Mutant::DeleteWritesZero, number.word, Slot(0))
+            }
+        }
     }
 
     /// Returns the round in which the attempt replaces the word of the key's slot.
     pub fn round_on(&self, found: Hint) -> WriteRound {
-        let Attempt { intent, object, .. } = self;
-        let own = match intent.opcode {
-            Opcode::Delete => {
-                let tombstone = Slot::tombstone(object.address, object.generation);
-                right_or(Mutant::DeleteWritesZero, tombstone, Slot(0))
-            }
-            _ => self.own_word(),
-        };
-        WriteRound { slot: found.slot, old: found.word, own }
+        WriteRound { slot: found.slot, old: found.word, own: self.own_word() }
+    }
+
+    /// Posts the CASes of the backups in a round of the attempt; of a DELETE, its record in front of them, so that no
+    /// memory node shows the number without the record.
+    #[inline]
+    pub(super) fn post_cases<F: Fabric, H: Host>(
+        &self,
+        op: &mut StoreOp<'_, F, H>,
+        round: &WriteRound,
+        look: Option<&Buckets>,
+    ) -> PostedRound {
+        let AttemptMeans::Number(number) = &self.means else { return post_cases(op, round, look) };
+        let late = removed(Mutant::RecordsComeLate);
+        let early = late.then(|| post_cases(op, round, look));
+        op.post_record(self.intent.key, number, round);
+        early.unwrap_or_else(|| post_cases(op, round, look))
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) fn post_round<F: Fabric, H: Host>(
     look: Option<&Buckets>,
 ) -> bool {
     op.batch.next_phase();
-    let posted = post_cases(op, &round, look);
+    let posted = attempt.post_cases(op, &round, look);
     let asks = !posted.cases.is_empty();
     attempt.enter_step(AttemptStep::Contending(round, posted));
     asks
@@ -134,6 +134,10 @@ pub(super) fn found_on_backups<F: Fabric, H: Host>(
     round: &WriteRound,
     posted: &PostedRound,
 ) -> Result<PerBackup<Slot>, Error> {
+    if round.own.is_number() {
+        // The record is beside each backup that has answered the CAS, because it was posted before it.
+        op.batch.check().map_err(|f| op.failed(f))?;
+    }
     let mut seen = PerBackup::new();
     for ticket in &posted.cases {
         let found = Slot(op.batch.found(*ticket).map_err(|f| op.failed(f))?);

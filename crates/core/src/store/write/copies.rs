@@ -78,8 +78,8 @@ impl<F: Fabric, H: Host> CopyAllocation<'_, F, H> {
 
 /// Frees a copy that no slot word needs any more.
 pub(super) fn free_copy<F: Fabric, H: Host>(op: &mut StoreOp<'_, F, H>, copy: Identity) {
-    // `free` expects a slot word. A tombstone leads to no pair, and names the copy as the object to free.
-    op.pin.free(Slot::tombstone(copy.address(), 0));
+    // `free` expects a slot word. A withdrawal leads to no pair, and names the copy as the object to free.
+    op.pin.free(Slot::withdrawal(copy));
 }
 
 /// Returns those of the given slot words that lead to objects with copies.

@@ -25,7 +25,7 @@
 //! out of place. All Moves put their copy words into the same places, so if all places have the words of one Move, none
 //! has the words of another.
 
-use super::attempt::{Attempt, InPlaceMove, post_header};
+use super::attempt::{Attempt, AttemptMeans, InPlaceMove, post_header};
 use super::copies::{CopyAllocation, free_copy};
 use super::intent::{CannotBegin, Intent, WriteValue};
 use super::moving::PairMove;
@@ -76,7 +76,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         #[cfg(feature = "mutants")]
         let object = object.or_else(|| stranger(word, turn, of));
         let object = object?;
-        let mut attempt = Attempt::new(intent, Some(found), object);
+        let mut attempt = Attempt::new(intent, Some(found), AttemptMeans::Object(object));
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
             let store = self.op.store;
@@ -120,7 +120,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let view = self.op.view.clone();
         let at = view.object_of(word).expect("it was read there");
         self.op.batch.clear();
-        post_header(self.op, &attempt.object)?;
+        if let Some(object) = attempt.object() {
+            post_header(self.op, object)?;
+        }
         if !copies.is_empty() {
             attempt.post_copies(self.op)?;
             let put = at.put_copy_words(&mut self.op.batch, attempt.own_word(), &copies);

@@ -194,11 +194,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Box::pin(MemoryLookAhead { store: self, kind: slab }.run(lack)).await;
         }
         // Blocks are offered last, because the search in advance takes blocks into use.
-        if opcode == Opcode::Delete && self.host.lends_log_blocks() {
-            if let Some(kind) = SlabKind::of_logs(key.len()) {
-                self.memory.lend(&self.host, kind);
-            }
-        } else if made_room || lack.is_some() {
+        if made_room || lack.is_some() {
             self.memory.offer(&self.host);
         }
         result
@@ -214,7 +210,7 @@ pub(in crate::store) async fn error_without_memory<F: Fabric, H: Host>(
     let found = store.search(intent.key, None).await;
     match (intent.opcode, found.map(|found| found.value().is_some())) {
         (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
-        (Opcode::Update | Opcode::Delete | Opcode::Move, Ok(false)) => Error::NotFound,
+        (Opcode::Update | Opcode::Move, Ok(false)) => Error::NotFound,
         _ => store.view.no_room_in(intent.slab),
     }
 }
@@ -248,27 +244,32 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
         let mut attempt = begun;
-        let mut short = intent.slab;
+        let mut short = None;
         let mut hint_held = false;
         loop {
             if !is_running {
                 self.await_writable(intent.key).await?;
-                let used = attempt.map(|attempt| attempt.object);
+                let used = attempt.map(|attempt| attempt.means);
                 let begun = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
                     None => Attempt::begin(self.store, intent, hint, least, &self.view),
-                    Some(object) => Ok(Attempt::new(intent, hint, object)),
+                    Some(means) => Ok(Attempt::new(intent, hint, means)),
                 };
                 attempt = match begun {
                     Ok(begun) => Some(begun),
                     Err(CannotBegin::NoRoom(slab)) => {
-                        short = slab;
+                        short = Some(slab);
                         None
                     }
+                    Err(CannotBegin::NoNumber) => None,
                     Err(CannotBegin::Failed(error)) => return Err(error.into()),
                 };
             }
             let Some(running) = &mut attempt else {
-                self.await_room_to_write(intent, short, &mut least).await?;
+                match short {
+                    Some(slab) => self.await_room_to_write(intent, slab, &mut least).await?,
+                    // Boxed, because this case is rare and futures of operations should stay small.
+                    None => Box::pin(self.await_delete_log(intent.key)).await?,
+                }
                 continue;
             };
             self.pin.begin_object();
@@ -314,12 +315,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if !removed(Mutant::WaitsWhileItActs) {
             self.pin.pause();
         }
-        let to_delete = intent.opcode == Opcode::Delete;
         let view = self.view.clone();
         self.made_room = true;
         // Boxed, because this case is rare and futures of operations should stay small.
         let store = self.store;
-        let mut search = MemorySearch { store, kind: short, to_delete, least, view: &view };
+        let mut search = MemorySearch { store, kind: short, least, view: &view };
         match Box::pin(search.run()).await {
             Err(Error::OutOfMemory) => Err(Box::pin(error_without_memory(store, intent)).await),
             other => other,

@@ -211,6 +211,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let mut attempt = match begun {
             Ok(attempt) => attempt,
             Err(CannotBegin::Failed(error)) => return self.if_vouched(Err(error)).await,
+            Err(CannotBegin::NoNumber) => unreachable!("a Move writes an object"),
             Err(CannotBegin::NoRoom(short)) => {
                 self.await_room(&intent, short).await?;
                 return Ok(MoveProgress::Retry(Some(place.uncertain())));
@@ -301,7 +302,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let view = self.op.view.clone();
         let store = self.op.store;
         let least = &mut self.least;
-        let mut search = MemorySearch { store, kind: slab, to_delete: false, least, view: &view };
+        let mut search = MemorySearch { store, kind: slab, least, view: &view };
         match search.run().await {
             Err(Error::OutOfMemory) => Err(Box::pin(error_without_memory(store, intent)).await),
             other => other,

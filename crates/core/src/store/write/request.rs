@@ -53,7 +53,7 @@ impl<'a, K> WriteRequest<'a, K> {
     }
 
     /// Returns the request with this placement; a [`Redundancy`] demands exactly that redundancy. A DELETE ignores the
-    /// placement, because its log object is always replicated.
+    /// placement, because it writes no pair.
     pub fn placed(self, placement: impl Into<Placement>) -> WriteRequest<'a, K> {
         if self.opcode == Opcode::Delete {
             return self;

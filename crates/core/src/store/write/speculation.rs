@@ -17,23 +17,23 @@
 //! * *The word was seen within the window* of epochs in which no word recurs ([`Hint::seen`], [`WINDOW_EPOCHS`]), and
 //!   the caller is sure that it is the key's. In the present view the word still leads to a pair, and its slot is still
 //!   one of the key's.
-//! * *The object is written before the CAS* on each memory node, and *lies on the nodes of all backups of the slot, and
-//!   only on nodes of replicas of the slot*. So each node that shows the word has the complete object, even if the
-//!   WRITEs on other nodes failed. And a node that does not answer holds a replica of the slot, so the view change that
-//!   removes the node settles the slot.
+//! * *The object is written before the CAS* on each memory node, as is the record of a DELETE, which has no object. And
+//!   the object *lies on the nodes of all backups of the slot, and only on nodes of replicas of the slot*. So each node
+//!   that shows the word has the complete object, even if the WRITEs on other nodes failed. And a node that does not
+//!   answer holds a replica of the slot, so the view change that removes the node settles the slot.
 //! * *A process that finishes the write of a dead client* [completes](crate::data) the object first.
 //!
 //! On an immediate fabric nothing is written speculatively, because a phase costs only a function call there.
 
 use super::attempt::{Attempt, AttemptStep};
-use super::contend::{found_on_backups, post_cases};
+use super::contend::found_on_backups;
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::Buckets;
-use crate::slab::WINDOW_EPOCHS;
+use crate::slab::{Allocation, WINDOW_EPOCHS};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -78,7 +78,8 @@ pub(super) fn may_speculate<F: Fabric, H: Host>(
     debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
     debug_assert!(is_old || !op.view.is_without_primary(slot.subtable), "it may be written");
     let has_backups = !op.view.subtables[slot.subtable as usize].backups().is_empty();
-    let holds = op.view.lies_beside(attempt.object.address, slot.subtable);
+    let lies_there = |object: &Allocation| op.view.lies_beside(object.address, slot.subtable);
+    let holds = attempt.object().is_none_or(lies_there);
     has_backups && passes(Mutant::SpeculationsAnywhere, holds)
 }
 
@@ -91,9 +92,9 @@ pub(super) fn post_speculation<F: Fabric, H: Host>(
     let round = attempt.round_on(hint);
     op.batch.clear();
     let early = removed(Mutant::SpeculationCasesBeforeItWrites);
-    let early = early.then(|| post_cases(op, &round, None));
+    let early = early.then(|| attempt.post_cases(op, &round, None));
     attempt.post_object(op)?;
-    let posted = early.unwrap_or_else(|| post_cases(op, &round, None));
+    let posted = early.unwrap_or_else(|| attempt.post_cases(op, &round, None));
     let slot = op.read_slot(round.slot);
     attempt.enter_step(AttemptStep::Speculated(round, posted, slot));
     Ok(())

@@ -21,7 +21,7 @@
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptStep, HintReads, WriteRound};
-use super::contend::{look_result, post_cases, post_round, won_at_once};
+use super::contend::{look_result, post_round, won_at_once};
 use super::find::KeyProof;
 use super::insert::{is_only, post_confirmation};
 use super::round::{check_rewritten, is_committed, post_commit};
@@ -151,7 +151,7 @@ fn post_first<F: Fabric, H: Host>(
     attempt: &mut Attempt<'_>,
 ) -> Result<AttemptAction, Error> {
     let Some(hint) = attempt.hint else { return post_looking(op, attempt) };
-    if !is_placed_for(op, attempt, hint) {
+    if !is_placed_for(op, attempt, hint) || !is_logged_for(op, attempt, hint) {
         return post_looking(op, attempt);
     }
     if may_speculate(op, hint, attempt) {
@@ -174,6 +174,18 @@ fn is_placed_for<F: Fabric, H: Host>(
 ) -> bool {
     let is_of_this_view = op.view.number == attempt.intent.placed_in;
     passes(Mutant::OlderViewPlaces, is_of_this_view) || attempt.is_well_placed(op, Some(hint))
+}
+
+/// Returns whether the attempt can begin at the slot of its hint. A DELETE has log areas for the key's own subtable
+/// only, and the slot of an old hint is possibly in another one.
+#[inline]
+fn is_logged_for<F: Fabric, H: Host>(
+    op: &StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
+    hint: Hint,
+) -> bool {
+    let key = attempt.intent.key;
+    attempt.object().is_some() || Buckets::of(key, &op.view).subtable == hint.slot.subtable
 }
 
 /// Posts the WRITE of the attempt's object, and the READs of the key's buckets.
@@ -222,7 +234,7 @@ fn after_bucket_reads<F: Fabric, H: Host>(
         return Ok(Some(SlowPathReason::Find(Box::new(words))));
     };
     op.batch.next_phase();
-    let posted = post_cases(op, &round, Some(&buckets));
+    let posted = attempt.post_cases(op, &round, Some(&buckets));
     attempt.enter_step(AttemptStep::Installing(round, posted, shown));
     Ok(None)
 }

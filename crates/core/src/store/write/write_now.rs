@@ -4,11 +4,12 @@
 //! function call. As soon as an attempt has to leave the [straight path](super::uncontended), it goes on in
 //! [`write`](super), from its present step: with the same object, the same view, and the results in the batch.
 
-use super::attempt::{Attempt, AttemptEnd};
+use super::attempt::{Attempt, AttemptEnd, AttemptMeans};
 use super::intent::Intent;
 use super::round::ended;
 use super::uncontended::{AttemptAction, advance};
 use crate::host::Host;
+use crate::layout::Opcode;
 use crate::slab::USED_AGAIN_AT;
 use crate::store::session::may_write_now;
 use crate::store::{Hint, StoreOp, WriteResult};
@@ -27,9 +28,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if !is_immediate || is_oriented || !may_write_now(&self.view, intent.key) {
             return Err(None);
         }
-        let object = self.store.memory.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
-        let Some(object) = object else { return Err(None) };
-        let mut attempt = Attempt::new(intent, hint, object);
+        let begun = if intent.opcode == Opcode::Delete {
+            self.store.deletes.take(intent.key, &self.view).map(AttemptMeans::Number)
+        } else {
+            let object = self.store.memory.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
+            object.map(AttemptMeans::Object)
+        };
+        let Some(means) = begun else { return Err(None) };
+        let mut attempt = Attempt::new(intent, hint, means);
         let mut is_first = true;
         loop {
             match advance(self, &mut attempt) {

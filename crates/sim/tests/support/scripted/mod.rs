@@ -28,8 +28,8 @@ use fusee_core::data::Redundancy;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::host::{
-    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, PinnedOperations, Reports,
-    Views,
+    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs, PinnedOperations,
+    Reports, Views,
 };
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
 use fusee_core::slab::BlockRemainder;
@@ -203,7 +203,6 @@ impl Blocks for ScriptedHost {
     async fn alloc_block(
         &self,
         SlabKind { class, .. }: SlabKind,
-        _: bool,
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
@@ -251,10 +250,6 @@ impl Blocks for ScriptedHost {
         false
     }
 
-    fn lends_log_blocks(&self) -> bool {
-        false
-    }
-
     fn offer(&self, _: Vec<BlockRemainder>, _: Vec<BlockRemainder>, _: bool) {}
 
     fn take_back(&self) -> Vec<Address> {
@@ -263,6 +258,16 @@ impl Blocks for ScriptedHost {
 
     async fn free_block(&self, block: Address, _: &Arc<View>) {
         self.0.pool.borrow_mut().push_back(block);
+    }
+}
+
+impl Logs for ScriptedHost {
+    async fn log_area(&self, _: MnId, _: &View) -> Result<Option<u32>, Error> {
+        Ok(Some(0))
+    }
+
+    async fn further_client(&self) -> Result<Option<ClientId>, Error> {
+        Ok(None)
     }
 }
 

@@ -84,7 +84,8 @@ fn first_new(lives: &GenerationSession) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
     let dead = lives.store.client();
-    let report = run(recover(&fabric, &view, dead, &[block(stage, 0)])).expect("all nodes answer");
+    let report =
+        run(recover(&fabric, &view, dead, &[block(stage, 0)], &[])).expect("all nodes answer");
     let BlockContent::Objects { first, .. } = report.blocks[0].content else {
         panic!("it has some")
     };
