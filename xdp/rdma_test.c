@@ -431,12 +431,12 @@ static void logic(struct session *a, struct session *b)
 	struct written five = rdma_write(a, 5, place += 4096, 128);
 	put(a, slot, four.word, five.word);
 	brings(b, rdma_steered(b, slot, 128), five.offset, 128, "one of the same connection's is");
-	uint64_t tombstone = five.word & ((1ull << 48) - 1);
-	put(a, slot, five.word, tombstone);
+	uint64_t freed = five.word & ((1ull << 48) - 1);
+	put(a, slot, five.word, freed);
 	brings(b, rdma_steered(b, slot, 128), slot, 128, "a free slot leads nowhere");
 
 	struct written six = rdma_write(a, 6, place += 4096, MTU_BYTES + 900);
-	put(a, slot, tombstone, six.word);
+	put(a, slot, freed, six.word);
 	brings(a, rdma_steered(a, slot, MTU_BYTES), six.offset, MTU_BYTES, "an object of two packets: its first");
 	brings(a, rdma_steered(a, slot, MTU_BYTES + 900), slot, MTU_BYTES + 900, "a READ of two packets is not steered");
 

@@ -219,6 +219,8 @@ pub enum NodeRequest {
     LogArea {
         /// The session's id.
         client: ClientId,
+        /// The session's number of the area, below [`MAX_LOG_AREAS`](fusee_core::layout::MAX_LOG_AREAS).
+        number: u8,
     },
 }
 
@@ -363,9 +365,10 @@ pub struct Usage {
     pub used_bytes: u64,
     /// Number of blocks that writes can still get from the regions whose primary the node is.
     pub free_blocks: u64,
-    /// Number of log areas in the pool, which is the largest number of sessions that can have one.
+    /// Number of log areas in the pool.
     pub log_areas: u32,
-    /// Number of log areas that sessions have. A session gets one for its first DELETE.
+    /// Number of log areas that sessions have. A session gets one for its first DELETE, and up to 3 more if it runs
+    /// many DELETEs at once.
     pub log_areas_used: u32,
     /// Number of sessions that are attached now, by fabric.
     pub attached: AttachedSessions,
@@ -430,10 +433,10 @@ pub enum NodeReply {
     Refused(NodeRefusal),
     /// The answer to `LogArea`.
     LogArea {
-        /// The number of the session's log area.
+        /// The number of the log area in the pool.
         area: u32,
     },
-    /// The answer to `LogAreasOf`: the sessions that have a log area here, each with the number of its area.
+    /// The answer to `LogAreasOf`: the log areas that the sessions have here.
     LogAreas(Vec<(ClientId, u32)>),
 }
 
@@ -494,9 +497,7 @@ pub enum NodeRefusal {
         what: String,
     },
     /// Other sessions have all log areas of the pool.
-    #[error(
-        "all {areas} log areas are in use, one for each session that deletes; close sessions that are idle"
-    )]
+    #[error("all {areas} log areas are lent to sessions that delete; close sessions that are idle")]
     NoLogArea {
         /// The number of log areas in the pool.
         areas: u32,

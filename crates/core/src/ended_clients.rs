@@ -29,7 +29,7 @@ pub struct LiveClients {
 
 impl LiveClients {
     /// The largest number of clients that a list can name.
-    pub const MAX_CLIENTS: usize = 4096;
+    pub const MAX_CLIENTS: usize = 8192;
 
     /// Returns the list of the clients that live: `clients`, in ascending order. If there are too many, the list covers
     /// only the smaller ids. Client ids from `unused` on have not been assigned.
@@ -172,6 +172,6 @@ mod tests {
             !LiveClients { below: ClientId(below), clients: ids(clients) }.is_good()
         };
         assert!(bad(5, vec![5]) && bad(5, vec![2, 1]) && bad(9, vec![1, 1]));
-        assert!(bad(9_999, (1..most + 2).collect()));
+        assert!(bad(99_999, (1..most + 2).collect()));
     }
 }

@@ -123,11 +123,15 @@ pub trait Blocks {
 
 /// The source of what a session's DELETEs need.
 pub trait Logs {
-    /// Gets the number of the session's log area on a memory node, for an operation that is not pinned; the same number
-    /// each time. Returns `None` if the node does not answer: the operation asks again, if a newer view still has the
-    /// node as a member.
-    fn log_area(&self, node: MnId, view: &View)
-    -> impl Future<Output = Result<Option<u32>, Error>>;
+    /// Gets the session's log area of this number, below [`MAX_LOG_AREAS`](crate::layout::MAX_LOG_AREAS), on a memory
+    /// node, for an operation that is not pinned; the same area each time. Returns `None` if the node does not answer:
+    /// the operation asks again, if a newer view still has the node as a member.
+    fn log_area(
+        &self,
+        node: MnId,
+        number: u8,
+        view: &View,
+    ) -> impl Future<Output = Result<Option<u32>, Error>>;
 
     /// Gets a client id that no session has, and that no other session gets. Returns `None` if the master does not
     /// answer.

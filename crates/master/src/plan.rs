@@ -41,8 +41,9 @@ pub enum PlanError {
     /// The replicas of the index do not fit into the pools.
     #[error(
         "pools too small: {fitting} of {subtables} index subtables ({bytes} bytes each, \
-         {replicas} replicas) fit on the memory nodes; start them with larger pools, or lower \
-         index_keys"
+         {replicas} replicas) fit on the memory nodes; start them with pools of {} MiB each, or lower \
+         index_keys",
+        mib(*pool_bytes)
     )]
     Index {
         /// The number of subtables that the index needs.
@@ -53,18 +54,28 @@ pub enum PlanError {
         bytes: u64,
         /// The number of replicas of each subtable.
         replicas: u8,
+        /// Bytes of the pool that each of these memory nodes needs.
+        pool_bytes: u64,
     },
     /// The pools have no room for data besides the index.
     #[error(
         "pools too small: beside the index not one region of {bytes} bytes fits on {replicas} \
-         memory nodes; start them with larger pools, or lower --region-bytes"
+         memory nodes; start them with pools of {} MiB each, or lower --region-bytes",
+        mib(*pool_bytes)
     )]
     Regions {
         /// The size of a region, in bytes.
         bytes: u64,
         /// The number of replicas of each region.
         replicas: u8,
+        /// Bytes of the pool that each of these memory nodes needs.
+        pool_bytes: u64,
     },
+}
+
+/// Returns a number of bytes in MiB, rounded up.
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }
 
 /// Returns the most bytes that an extent takes of a pool, with the gap for its alignment.
@@ -110,12 +121,20 @@ impl PlacementPlan {
         let rooms: Vec<NodeRoom> = members.iter().map(room).collect();
         let replicas = settings.index_replicas;
         let fitting = capacity(&rooms, replicas, count);
+        let region = geometry.region_bytes;
         if fitting < count {
-            return Err(PlanError::Index { subtables: count, fitting, bytes, replicas });
+            let each = (count * u64::from(replicas)).div_ceil(members.len().max(1) as u64);
+            let pool_bytes = each * padded(bytes) + padded(region);
+            return Err(PlanError::Index {
+                subtables: count,
+                fitting,
+                bytes,
+                replicas,
+                pool_bytes,
+            });
         }
         let subtables = evened(&members, place(SUBTABLES, &rooms, replicas, count), &rooms);
 
-        let region = geometry.region_bytes;
         let rooms = |index_growth: u64| -> Vec<NodeRoom> {
             let room = |member: &Member| {
                 let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
@@ -138,7 +157,12 @@ impl PlacementPlan {
             count = capacity(&rooms_left, replicas, most);
         }
         if count == 0 {
-            return Err(PlanError::Regions { bytes: region, replicas });
+            let of = |member: &Member| {
+                subtables.iter().filter(|nodes| nodes.contains(&member.node)).count() as u64
+            };
+            let index = members.iter().map(of).max().unwrap_or(0) * padded(bytes);
+            let pool_bytes = index.next_multiple_of(extent_align_bytes(region)) + padded(region);
+            return Err(PlanError::Regions { bytes: region, replicas, pool_bytes });
         }
         let regions = evened(&members, place(REGIONS, &rooms_left, replicas, count), &rooms_left);
         Ok(PlacementPlan { members, geometry, subtables, regions })

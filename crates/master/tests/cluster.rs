@@ -308,12 +308,12 @@ fn a_node_that_died_before_the_cluster_formed_is_replaced() {
 }
 
 #[test]
-fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
+fn pools_that_are_too_small_say_which_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let master = start_formed(MasterConfig { memory_nodes: 2, ..config(dir.path()) });
     let small = NodeConfig { pool_bytes: 128 << 10, ..node_config(dir.path(), &master) };
     let _small = start_nodes(2, &small);
-    let told = |error: &FormError| error.to_string().contains("larger pools");
+    let told = |error: &FormError| error.to_string().contains("with pools of");
     wait_until("the explanation", || master.wait_formed(Duration::ZERO).is_err_and(|e| told(&e)));
     assert!(status(&master.client()).problem.is_some());
 }

@@ -518,15 +518,16 @@ fn a_node_of_another_cluster_is_named_until_it_is_restarted() {
 }
 
 #[test]
-fn pools_that_are_too_small_are_explained_and_larger_ones_help() {
+fn pools_that_are_too_small_are_refused_with_the_size_that_helps() {
     let mut world = LogicCluster::new(settings(2, 2, 2), &[64 << 10; 2]);
     world.pass(1000);
     let Some(MasterReply::Refused { reason }) = world.ask(MasterRequest::Open) else { panic!() };
-    assert!(reason.contains("larger pools"), "{reason}");
-    let logged = world.log.iter().filter(|text| text.contains("larger pools")).count();
+    let (_, size) = reason.split_once("with pools of ").expect("the size that helps");
+    let mib: u64 = size.split_once(" MiB each").expect("in MiB").0.parse().unwrap();
+    let logged = world.log.iter().filter(|text| text.contains("with pools of")).count();
     assert_eq!(logged, 1, "said once");
     for at in 0..2 {
-        world.nodes[at] = sim_node(900 + at as u64, world.nodes[at].control.clone(), POOL);
+        world.nodes[at] = sim_node(900 + at as u64, world.nodes[at].control.clone(), mib << 20);
     }
     world.form();
 }

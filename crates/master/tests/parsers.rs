@@ -121,10 +121,10 @@ const NOBODYS: u8 = 0;
 /// The bytes of an answer before the kind of its reply: the id, and a byte that says that it has a reply.
 const ANSWER: [u8; 2] = [5, 0];
 
-const MASTER_REQUESTS: usize = 19;
-const MASTER_REPLIES: usize = 22;
-const NODE_REQUESTS: usize = 15;
-const NODE_REPLIES: usize = 10;
+const MASTER_REQUESTS: usize = 20;
+const MASTER_REPLIES: usize = 23;
+const NODE_REQUESTS: usize = 17;
+const NODE_REPLIES: usize = 12;
 
 /// Returns the limit on the memory that a parser takes: 256 times the length of the message, and some KiB for an error.
 fn allowed(bytes: &[u8]) -> u64 {
@@ -328,7 +328,7 @@ proptest! {
         key in vec(any::<u8>(), 0..80),
         value in vec(any::<u8>(), 0..200),
         generation in 0..Slot::GENERATIONS,
-        opcode in prop_oneof![Just(Opcode::Insert), Just(Opcode::Delete), Just(Opcode::Upsert)],
+        opcode in prop_oneof![Just(Opcode::Insert), Just(Opcode::Update), Just(Opcode::Upsert)],
         at: Index,
         damage in vec(damage(), 1..4),
     ) {

@@ -270,7 +270,7 @@ impl NodeLogic {
                 let choice = RegionChoice { frozen: &frozen, spare_of: &spare_of };
                 self.alloc(client, redundancy, choice, &mut effects)
             }
-            NodeRequest::LogArea { client } => self.log_area(client, &mut effects),
+            NodeRequest::LogArea { client, number } => self.log_area(client, number, &mut effects),
             NodeRequest::LogAreasOf { clients } => self.log_areas_of(&clients),
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.over.is_fenced(from) =>

@@ -10,7 +10,7 @@ use fusee_control::node::{
 use fusee_core::data::Redundancy;
 use fusee_core::ended_clients::LiveClients;
 use fusee_core::layout::{
-    HeaderWord, LOG_AREA_BYTES, POOL_HEADER_BYTES, first_extent, log_area_offset, log_areas,
+    HeaderWord, LOG_AREA_BYTES, MAX_LOG_AREAS, first_extent, log_area_offset, log_areas,
 };
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_memory_node::logic::{HeartbeatReply, NodeDecision, NodeEffect, NodeLogic};
@@ -319,7 +319,7 @@ fn numbers_that_make_no_sense_are_refused() {
     let much = refusal(node.handle(reserve(subtable, POOL + 1, 0)));
     assert_eq!(much, NodeRefusal::PoolFull { bytes: POOL + 1, free_bytes: POOL });
     let whole = offset_of(&node.handle(reserve(subtable, POOL, 0)));
-    assert_eq!(whole, POOL_HEADER_BYTES, "all of it, behind the header");
+    assert_eq!(whole, first_extent(POOL), "all of it, behind the log areas");
 }
 
 /// A client with an id below the bound that is not named as living gets no blocks, and the node need not remember
@@ -669,6 +669,9 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         3 => prop::collection::vec(client(), 1..3)
             .prop_map(|clients| NodeRequest::BlocksOf { clients }),
         1 => (3u32..5).prop_map(|client| NodeRequest::Fence { clients: vec![ClientId(client)] }),
+        3 => (client(), 0u8..6).prop_map(|(client, number)| NodeRequest::LogArea { client, number }),
+        1 => prop::collection::vec(client(), 1..3)
+            .prop_map(|clients| NodeRequest::LogAreasOf { clients }),
     ]
 }
 
@@ -918,7 +921,7 @@ fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
 
 /// Returns the log area that a client gets, with its effects; `None` if it is refused.
 fn log_area(node: &mut NodeLogic, client: u32) -> Option<(u32, Vec<NodeEffect>)> {
-    let step = node.handle(NodeRequest::LogArea { client: ClientId(client) });
+    let step = node.handle(NodeRequest::LogArea { client: ClientId(client), number: 0 });
     match step.reply {
         NodeReply::LogArea { area } => Some((area, step.effects)),
         NodeReply::Refused(_) => None,
@@ -935,10 +938,14 @@ fn a_session_has_one_log_area_and_it_begins_with_zeros() {
     assert_eq!(log_area(&mut node, 1), Some((first, vec![])), "what it has written stays");
     assert_ne!(log_area(&mut node, 2).unwrap().0, first);
     assert!(log_area(&mut node, 0).is_none(), "nobody");
+    let second = node.handle(NodeRequest::LogArea { client: ClientId(1), number: 1 });
+    assert_eq!(second.reply, NodeReply::LogArea { area: 2 });
+    let beyond = NodeRequest::LogArea { client: ClientId(1), number: MAX_LOG_AREAS as u8 };
+    assert!(matches!(node.handle(beyond).reply, NodeReply::Refused(_)));
     let clients = [3, 2, 1].map(ClientId).to_vec();
     let step = node.handle(NodeRequest::LogAreasOf { clients });
     let NodeReply::LogAreas(areas) = step.reply else { panic!("{:?}", step.reply) };
-    assert_eq!(areas, [(ClientId(2), 1 - first), (ClientId(1), first)]);
+    assert_eq!(areas, [(ClientId(2), 1 - first), (ClientId(1), first), (ClientId(1), 2)]);
 }
 
 /// A dead session's records are needed until it is recovered.
@@ -951,7 +958,7 @@ fn a_log_area_is_lent_again_when_its_session_is_recovered() {
     let mut lent: Vec<u32> = (1..=areas).map(|n| log_area(&mut node, n).unwrap().0).collect();
     lent.sort_unstable();
     assert_eq!(lent, (0..areas).collect::<Vec<_>>());
-    let refused = node.handle(NodeRequest::LogArea { client: ClientId(areas + 1) });
+    let refused = node.handle(NodeRequest::LogArea { client: ClientId(areas + 1), number: 0 });
     assert_eq!(refused.reply, NodeReply::Refused(NodeRefusal::NoLogArea { areas }));
     let living = |clients: &[u32], below| LiveClients {
         below: ClientId(below),

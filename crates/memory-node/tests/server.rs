@@ -6,7 +6,7 @@ use fusee_control::master::MasterRequest;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
 use fusee_core::data::Redundancy;
-use fusee_core::layout::{POOL_HEADER_BYTES, PoolHeader};
+use fusee_core::layout::{PoolHeader, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_fabric::FabricKind;
 use fusee_fabric::pool::VerbOrder;
@@ -82,15 +82,15 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
         PoolHeader::decode(&bytes).unwrap()
     };
     assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });
-    let offset = POOL_HEADER_BYTES;
+    let offset = first_extent(1 << 20);
     assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
     // The WRITE stands for a late WRITE of a session of an older cluster.
-    pool.write_u32(40 << 10, 7);
+    pool.write_u32(offset + (36 << 10), 7);
     assert_eq!(
         ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),
         NodeReply::Done
     );
-    assert_eq!(pool.read_u32(40 << 10), 0);
+    assert_eq!(pool.read_u32(offset + (36 << 10)), 0);
 
     assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset });
     let client = ClientId(3);

@@ -97,7 +97,7 @@ fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
 fn scribble_records(rng: &Rng, cluster: &SimCluster, client: ClientId) {
     let nodes: Vec<MnId> = cluster.view().members.iter().map(|member| member.node).collect();
     for node in nodes {
-        let reply = cluster.peek_node(node, NodeRequest::LogArea { client });
+        let reply = cluster.peek_node(node, NodeRequest::LogArea { client, number: 0 });
         let Some(NodeReply::LogArea { area }) = reply else { panic!("no log area: {reply:?}") };
         for record in (0..LOG_RECORDS).filter(|_| rng.below(4) == 0) {
             let number = Slot::number([client, ClientId(99)][rng.below(2)], rng.below(3) as u32);

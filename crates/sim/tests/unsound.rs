@@ -17,7 +17,7 @@ use fusee_switch::{
     SwitchVerb,
 };
 
-use crate::support::scripted::generations::{GenerationSession, log_class};
+use crate::support::scripted::generations::GenerationSession;
 use crate::support::scripted::{ScriptedCluster, ScriptedStore, VALUE, poll_until, run as end};
 use crate::support::{all_slots, lose_node, small};
 
@@ -187,9 +187,7 @@ fn with_an_early_answer_an_update_that_was_done_is_not_found() {
 fn with_a_write_instead_of_a_cas_a_key_that_was_deleted_is_found() {
     for unsound in [None, Some(UnsoundCas::CasToWrite)] {
         let (stage, cases) = stage(1, unsound);
-        let [(a, log), (b, _)] = [0, 1].map(|block| stage.open(block..block + 1, None));
-        let log_block = stage.cluster.view().geometry.block_address(0, 2);
-        log.grant(log_class(), log_block, None);
+        let [(a, _), (b, _)] = [0, 1].map(|block| stage.open(block..block + 1, None));
         end(a.insert(KEY, &value(1))).expect("there is room");
         let mut second = update(&b, 3);
         let before = cases.get();

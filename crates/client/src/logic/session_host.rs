@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::node::{NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::data::Transitions;
 use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::host::{
@@ -271,10 +271,10 @@ impl<E: Environment> Blocks for SessionHost<E> {
 }
 
 impl<E: Environment> Logs for SessionHost<E> {
-    async fn log_area(&self, node: MnId, view: &View) -> Result<Option<u32>, Error> {
+    async fn log_area(&self, node: MnId, number: u8, view: &View) -> Result<Option<u32>, Error> {
         let client = self.blocks.client();
         let patience = self.blocks.node_deadline().min(self.left().unwrap_or_default());
-        match self.env.ask_node(node, NodeRequest::LogArea { client }, patience).await {
+        match self.env.ask_node(node, NodeRequest::LogArea { client, number }, patience).await {
             Ok(NodeReply::LogArea { area }) => {
                 let lent = view.member(node).map_or(0, |member| member.pool_bytes);
                 if area < log_areas(lent) {
@@ -282,6 +282,11 @@ impl<E: Environment> Logs for SessionHost<E> {
                 } else {
                     Err(Error::Corrupt { what: "a log area lies outside of its pool" })
                 }
+            }
+            // Areas of sessions that have ended a moment ago are not free yet.
+            Ok(NodeReply::Refused(refusal @ NodeRefusal::NoLogArea { .. })) => {
+                tracing::debug!(%node, %refusal, "the node lends no log area yet");
+                Ok(None)
             }
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
             Err(error) => {

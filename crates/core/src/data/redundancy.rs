@@ -304,7 +304,7 @@ impl Redundancy {
         Some(of_places + of_copies)
     }
 
-    /// Returns the size class of each replica or chunk of a pair of these lengths; `None` over 15 MiB.
+    /// Returns the size class of each replica or chunk of a pair of these lengths; `None` over [`SizeClass::MAX`].
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         match self.coding() {
             None => Object::class(key_bytes, value_bytes),

@@ -56,7 +56,7 @@ impl Coding {
         value_bytes.div_ceil(self.k()).next_multiple_of(PAYLOAD_ALIGN)
     }
 
-    /// The size class of each chunk of a pair of these lengths; `None` over 15 MiB.
+    /// The size class of each chunk of a pair of these lengths; `None` over [`SizeClass::MAX`].
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         let value = PART_BYTES as u64 + self.payload_bytes(value_bytes) as u64;
         SizeClass::fitting(chunk_bytes(key_bytes as u64, value))

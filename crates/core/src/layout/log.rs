@@ -16,8 +16,11 @@
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{POOL_HEADER_BYTES, Slot, first_extent};
 
-/// The number of records of a log area, and so of the DELETEs that a session can run at once.
+/// The number of records of a log area.
 pub const LOG_RECORDS: usize = 16;
+/// The largest number of log areas that a session can have on a memory node. It gets further ones only if it runs more
+/// DELETEs at once than its areas have records.
+pub const MAX_LOG_AREAS: usize = 4;
 const RECORD_BYTES: usize = 24;
 /// Bytes of a log area.
 pub const LOG_AREA_BYTES: u64 = (LOG_RECORDS * RECORD_BYTES) as u64;

@@ -31,7 +31,8 @@ pub use bytes::crc32c;
 pub use chunk::{Chunk, RestoredPair, Stripe, copy_of};
 pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
 pub use log::{
-    LOG_AREA_BYTES, LOG_RECORDS, LogRecord, log_area_offset, log_areas, log_record_offset,
+    LOG_AREA_BYTES, LOG_RECORDS, LogRecord, MAX_LOG_AREAS, log_area_offset, log_areas,
+    log_record_offset,
 };
 pub use object::{
     Fill, HEADER_BYTES, KeyInPrefix, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode,

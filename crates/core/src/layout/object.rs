@@ -292,7 +292,7 @@ impl<'a> Object<'a> {
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
-    /// Returns the size class that holds a pair of these lengths; `None` over 15 MiB.
+    /// Returns the size class that holds a pair of these lengths; `None` over [`SizeClass::MAX`].
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
     }

@@ -314,7 +314,8 @@ impl fmt::Debug for Slot {
         }
         let kind = match (self.is_free(), self.is_tentative()) {
             (true, _) if self.is_vacated() => "vacated",
-            (true, _) => "withdrawn",
+            (true, _) if self.is_free_of_kind(WITHDRAWAL) => "withdrawn",
+            (true, _) => "damaged",
             (false, true) => "tentative",
             (false, false) if self.is_moved() => "moved",
             (false, false) => "live",

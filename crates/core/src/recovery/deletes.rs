@@ -1,8 +1,8 @@
 //! The DELETEs of a dead client: the records in its log areas.
 //!
-//! A memory node that shows the number of a DELETE as a backup has the DELETE's record, because the record was written
-//! there first. So each number that a backup shows is found in the log area on the same node, as long as the node is
-//! there. If no member has a record of a DELETE, no backup shows its number.
+//! A DELETE puts its number on a backup only behind its record on the same node. Recovery writes no records, but goes
+//! on only with numbers that have one. So if no member has a record of a DELETE any more, the slot has been settled
+//! since the node with the record was lost: all replicas show the number, or none does.
 //!
 //! A record tells the key's hash, and with it the slots that possibly show the number. Everything else is judged by
 //! these slots, as for an object ([`examine`](super::examine)). A record that is half-written, or of a DELETE that

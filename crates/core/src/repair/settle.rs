@@ -11,11 +11,10 @@ use arrayvec::ArrayVec;
 use super::outcome::{RepairError, TransformResult};
 use crate::conflict_rules::settled_word;
 use crate::data::{ObjectLocation, ReplicaContents, complete};
-use crate::layout::{LOG_AREA_BYTES, LogRecord, Slot, log_area_offset, log_areas};
+use crate::layout::{BARS_BYTES, HeaderWord, Slot, has_bar};
 use crate::mutant::{Mutant, removed};
-use crate::race::Key;
 use crate::scrub::leads_here;
-use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, MnId, Ticket, VerbBatch};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
 /// The number of slots that one phase reads from each survivor.
@@ -39,6 +38,7 @@ pub(super) async fn settle_subtable<F: Fabric>(
         subtable,
         survivors,
         has_primary,
+        is_barred: None,
         batch: VerbBatch::new(),
         result,
     };
@@ -71,6 +71,9 @@ struct SubtableSettlement<'r, F> {
     subtable: u32,
     survivors: Survivors,
     has_primary: bool,
+    /// Whether a surviving backup bars the primary; `None` if that is not read yet. In a view that changes, no session
+    /// bars anything.
+    is_barred: Option<bool>,
     batch: VerbBatch,
     result: &'r mut TransformResult,
 }
@@ -166,26 +169,26 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
             words.into_iter().map(|word| (change.slot, Slot(word)))
         });
         let (free, entries): (Vec<_>, Vec<_>) = entries.partition(|(_, word)| word.is_free());
-        let mut confirmed: BTreeMap<u64, Vec<(Slot, Vec<u8>)>> = BTreeMap::new();
+        let mut confirmed: BTreeMap<u64, Vec<Slot>> = BTreeMap::new();
         for (slot, word) in entries {
             let view = self.view;
             let slot_number = slot as u32;
             let leads = |shown: &ReplicaContents<'_>| leads_here(view, slot_number, word, shown);
-            let key = match view.object_of(word) {
-                Some(object) => self.key_of(object, word, leads).await?,
+            let leads = match view.object_of(word) {
+                Some(object) => self.has_good_part(object, word, leads).await?,
                 // The word's pair was lost with its node, so the word did lead to an object.
                 None if view.leads_to_lost(word) => continue,
-                None => None,
+                None => false,
             };
-            match key {
-                None => drop(refuted.insert((slot, word.0))),
-                Some(_) if word.is_tentative() => {}
-                Some(key) => confirmed.entry(slot).or_default().push((word, key)),
+            if !leads {
+                refuted.insert((slot, word.0));
+            } else if !word.is_tentative() {
+                confirmed.entry(slot).or_default().push(word);
             }
         }
         for (slot, word) in free {
             let Some(entries) = confirmed.get(&slot) else { continue };
-            let withdraws = |(entry, _): &(Slot, _)| entry.identity() == word.identity();
+            let withdraws = |entry: &Slot| entry.identity() == word.identity();
             if removed(Mutant::FreeWordsCount) || entries.iter().any(withdraws) {
                 continue;
             }
@@ -205,71 +208,61 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(())
     }
 
-    /// Returns the key of a word's object, if some part of the object is good and passes the check `holds`.
-    async fn key_of(
+    /// Returns whether some part of a word's object is good and passes the check `holds`.
+    async fn has_good_part(
         &mut self,
         object: ObjectLocation<'_>,
         word: Slot,
         holds: impl Fn(&ReplicaContents<'_>) -> bool,
-    ) -> Result<Option<Vec<u8>>, RepairError> {
+    ) -> Result<bool, RepairError> {
         self.batch.clear();
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
         let found = reads.judge(&mut self.batch, word, holds).answered()?;
-        // A good part of the object proves the object's key.
-        Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
+        Ok(found.part.is_some())
     }
 
-    /// Returns whether a free word counts in a slot where other replicas show these `entries`, which lead to the given
-    /// keys. A word that a split has put there does. A number does if a DELETE has put it there and possibly won: a
-    /// session that read backups beside a barred primary has possibly answered "not found". Such a session saw free
-    /// words on all backups, so an entry on a backup refutes the number. If only the primary shows the entry, the
-    /// record decides, which lies beside each backup that shows the number.
+    /// Returns whether a free word counts in a slot where other replicas show one of these `entries`. The word of a
+    /// split does. A number counts if the primary alone shows the entry, and is barred: a session that read the backups
+    /// beside the primary has possibly answered that the key does not exist.
+    ///
+    /// Without a bar, both choices are right, because the DELETE is not acknowledged. The entry is chosen, because a
+    /// damaged word can look like a number.
     async fn is_deleted(
         &mut self,
         word: Slot,
         words: &PerSurvivor<Slot>,
-        entries: &[(Slot, Vec<u8>)],
+        entries: &[Slot],
     ) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);
         }
-        let backups = &words[..words.len() - usize::from(self.has_primary)];
-        let on_backup = backups.iter().any(|word| entries.iter().any(|(entry, _)| entry == word));
-        if word.numbered_by().is_none() || on_backup {
+        let backups = words.len() - usize::from(self.has_primary);
+        let on_backup = words[..backups].iter().any(|word| entries.contains(word));
+        if word.numbered_by().is_none() || on_backup || removed(Mutant::NumberRefutedByPrimary) {
             return Ok(false);
         }
-        if removed(Mutant::NumberRefutedByPrimary) {
-            return Ok(false);
+        if self.is_barred.is_none() {
+            self.is_barred = Some(self.is_primary_barred().await?);
         }
-        let hash = Key::new(&entries[0].1, &self.view.hash_key).hash();
-        let shown_by: PerSurvivor<MnId> = self
-            .survivors
-            .iter()
-            .zip(backups)
-            .filter(|(_, w)| **w == word)
-            .map(|(p, _)| p.node)
-            .collect();
-        self.have_record(&shown_by, LogRecord { hash, number: word }).await
+        Ok(self.is_barred == Some(true))
     }
 
-    /// Returns whether a log area on one of these memory nodes contains this record. Reads all areas of the nodes,
-    /// because this is rare, and a record of any session counts.
-    async fn have_record(
-        &mut self,
-        nodes: &[MnId],
-        record: LogRecord,
-    ) -> Result<bool, RepairError> {
+    /// Returns whether a surviving backup bars the primary. All backups that were read beside a barred primary bar it
+    /// until its slots are settled.
+    async fn is_primary_barred(&mut self) -> Result<bool, RepairError> {
+        let (Some(primary), true) = (self.survivors.last().copied(), self.has_primary) else {
+            return Ok(false);
+        };
         self.batch.clear();
-        let mut reads = PerSurvivor::new();
-        for node in nodes {
-            let lent = self.view.member(*node).map_or(0, |member| member.pool_bytes);
-            let bytes = u64::from(log_areas(lent)) * LOG_AREA_BYTES;
-            reads.push(self.batch.read(*node, log_area_offset(0), bytes as u32));
-        }
+        let backups = &self.survivors[..self.survivors.len() - 1];
+        let read = |backup: &PoolPlace| {
+            self.batch.read(backup.node, HeaderWord::Bar(0).offset(), BARS_BYTES as u32)
+        };
+        let reads: PerSurvivor<Ticket> = backups.iter().map(read).collect();
         self.phase().await;
         for read in reads {
-            if LogRecord::all_in(self.batch.data(read)?).any(|found| found == record) {
+            if has_bar(self.batch.data(read)?, primary.node) {
                 return Ok(true);
             }
         }

@@ -25,7 +25,7 @@ pub struct SlabKind {
 }
 
 impl SlabKind {
-    /// Returns the kind for pairs of these lengths; `None` over 15 MiB.
+    /// Returns the kind for pairs of these lengths; `None` over [`SizeClass::MAX`].
     #[inline]
     pub fn of(redundancy: Redundancy, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
         let class = redundancy.class(key_bytes, value_bytes)?;

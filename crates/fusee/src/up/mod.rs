@@ -266,9 +266,9 @@ async fn live(
 /// Replaces advice by that for the flags of `up`, where the size of regions follows from that of pools.
 fn in_flags(failure: Failure) -> Failure {
     let text = failure.to_string();
-    let text =
-        text.replace("start them with larger pools, or lower --region-bytes", "raise --pool");
-    Failure::of(failure.code(), text.replace("start them with larger pools", "raise --pool"))
+    let text = text.replace("start them with pools of ", "raise --pool to at least ");
+    let text = text.replace(" MiB each, or lower --region-bytes", " MiB");
+    Failure::of(failure.code(), text.replace(" MiB each, or lower", " MiB, or lower"))
 }
 
 /// Starts a switch in the path to the memory nodes. Returns the address of the switch.

@@ -126,6 +126,7 @@ impl Fences {
     ) {
         let members = cluster.members();
         self.follow(&members);
+        let mut list = None;
         for node in members {
             let Some(told) = self.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
@@ -139,7 +140,8 @@ impl Fences {
             let ended = self.ended_repairers + cluster.sessions.ended();
             if told.is_to_be_told(ended, ctx.now_ms) {
                 told.told_ms = ctx.now_ms;
-                let request = NodeRequest::Living { living: living(cluster, jobs) };
+                let living = list.get_or_insert_with(|| living(cluster, jobs)).clone();
+                let request = NodeRequest::Living { living };
                 ctx.call(&cluster.roster, node, request, CallPurpose::Forget { ended });
             }
         }

@@ -4,12 +4,12 @@
 //! entry's object. Free bitmaps are an exception: only the bitmap on the first replica of a region is used. The bitmaps
 //! on its other replicas must be zeros, so that no object seems free when another replica becomes the first.
 //!
-//! *No referenced object is free.* Every word of the index keeps an object: the pair that the word refers to, or the
-//! log object of the operation that freed the slot. No two words keep one object. The object's free bit is not set, and
-//! the object is not in the block's remainder, which was never allocated. The tables of all replicas of the region show
-//! an owner for the block, because a block without an owner could be allocated again. The owner is allowed to differ
-//! between replicas, because a message is possibly lost, or a client crashes, while the block is handed on. But each
-//! memory node must use the owners of its own table.
+//! *No referenced object is free.* A word of the index keeps the pair that the word refers to, or the object of an
+//! INSERT that has withdrawn. No two words keep one object. The object's free bit is not set, and the object is not in
+//! the block's remainder, which was never allocated. The tables of all replicas of the region show an owner for the
+//! block, because a block without an owner could be allocated again. The owner is allowed to differ between replicas,
+//! because a message is possibly lost, or a client crashes, while the block is handed on. But each memory node must use
+//! the owners of its own table.
 //!
 //! *No memory is lost*, if there were no faults: the master knows every block with an owner, and every object of the
 //! block is kept by a word, or is free, or was never allocated. After faults this holds only for blocks whose free

@@ -18,7 +18,9 @@ use core::cell::{Cell, RefCell};
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
-use crate::layout::{LOG_RECORDS, LogRecord, Slot, log_area_offset, log_record_offset};
+use crate::layout::{
+    LOG_RECORDS, LogRecord, MAX_LOG_AREAS, Slot, log_area_offset, log_record_offset,
+};
 use crate::race::{Buckets, Key};
 #[cfg(feature = "mutants")]
 use crate::store::Store;
@@ -32,30 +34,31 @@ use crate::view::{PoolPlace, View};
 pub(in crate::store) struct DeleteNumber {
     /// The number, which is the DELETE's own word.
     pub word: Slot,
-    /// The place of its record in the session's log areas; `None` if it needs none, because its slot has no backup.
+    /// The place of its record, counted over the session's log areas; `None` if it needs none, because its slot has no
+    /// backup.
     record: Option<u8>,
 }
 
 /// The reason why an attempt of a DELETE cannot begin yet: the session lacks this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeleteLack {
-    /// A log area on this memory node.
-    Area(MnId),
+    /// Its log area of this number on this memory node.
+    Area(MnId, u8),
     /// A place for a record: other DELETEs of the session use all of them.
     Place,
     /// A number.
     Number,
 }
 
-const _: () = assert!(LOG_RECORDS == u16::BITS as usize);
+const _: () = assert!(LOG_RECORDS * MAX_LOG_AREAS == u64::BITS as usize);
 
 /// The numbers and the log areas of a session.
 #[derive(Debug)]
 pub(in crate::store) struct DeleteLog {
-    /// The session's log area on each memory node from which it has one. Names of nodes are never used again.
-    areas: RefCell<Vec<(MnId, u32)>>,
+    /// The session's log areas on the memory nodes, each with its number. Names of nodes are never used again.
+    areas: RefCell<Vec<(MnId, u8, u32)>>,
     /// A bit for each place of a record in the areas: whether an attempt uses the place, on whatever node.
-    taken: Cell<u16>,
+    taken: Cell<u64>,
     /// The client id in the session's next numbers: its own one, until all numbers with that one are used.
     client: Cell<ClientId>,
     /// The counter in the next number.
@@ -73,10 +76,18 @@ impl DeleteLog {
         }
     }
 
-    /// Returns the session's log area on a memory node.
-    fn area(&self, node: MnId) -> Option<u32> {
+    /// Returns the session's log area of this number on a memory node.
+    fn area(&self, node: MnId, number: u8) -> Option<u32> {
         let areas = self.areas.borrow();
-        areas.iter().find(|(of, _)| *of == node).map(|(_, area)| *area)
+        let found = areas.iter().find(|(of, n, _)| (*of, *n) == (node, number));
+        found.map(|(.., area)| *area)
+    }
+
+    /// Notes that the session has this log area.
+    fn add_area(&self, node: MnId, number: u8, area: u32) {
+        if self.area(node, number).is_none() {
+            self.areas.borrow_mut().push((node, number, area));
+        }
     }
 
     /// Leaves only this number of numbers with the present client id.
@@ -105,14 +116,15 @@ impl DeleteLog {
         if self.next.get() == Slot::NUMBERS {
             return Some(DeleteLack::Number);
         }
-        let mut has_backups = false;
-        for node in backup_nodes(key, view) {
-            if self.area(node).is_none() {
-                return Some(DeleteLack::Area(node));
-            }
-            has_backups = true;
+        let place = self.taken.get().trailing_ones();
+        let mut nodes = backup_nodes(key, view).peekable();
+        nodes.peek()?;
+        if place == u64::BITS {
+            return Some(DeleteLack::Place);
         }
-        (has_backups && self.taken.get() == u16::MAX).then_some(DeleteLack::Place)
+        let number = area_of(place as u8);
+        let lacking = nodes.find(|node| self.area(*node, number).is_none());
+        lacking.map(|node| DeleteLack::Area(node, number))
     }
 
     /// Notes that the outcome of an attempt is known, so that its record is not needed any more.
@@ -120,6 +132,11 @@ impl DeleteLog {
     pub fn release(&self, number: &DeleteNumber) {
         self.taken.set(self.taken.get() & !number.record.map_or(0, |place| 1 << place));
     }
+}
+
+/// Returns the number of the log area that has this place of a record.
+fn area_of(place: u8) -> u8 {
+    place / LOG_RECORDS as u8
 }
 
 /// Returns the memory nodes of the backups of a key's subtable.
@@ -147,18 +164,22 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         // Of several DELETEs that lack the same, the first one that gets it is enough.
         let waiting_for = match lack {
             DeleteLack::Place => "other DELETEs of the session",
-            DeleteLack::Area(node) => match store.host.log_area(node, &self.view).await? {
-                Some(area) => {
-                    if log.area(node).is_none() {
-                        log.areas.borrow_mut().push((node, area));
+            DeleteLack::Area(node, number) => {
+                match store.host.log_area(node, number, &self.view).await? {
+                    Some(area) => {
+                        log.add_area(node, number, area);
+                        return Ok(());
                     }
-                    return Ok(());
+                    None => "a memory node to lend a log area",
                 }
-                None => "a memory node to lend a log area",
-            },
+            }
             DeleteLack::Number => match store.host.further_client().await? {
                 Some(client) => {
                     if log.next.get() == Slot::NUMBERS {
+                        // Client ids ascend, so a master that answers an id of this session is wrong.
+                        if client <= log.client.get() {
+                            return Err(Error::Corrupt { what: "a client id was given out twice" });
+                        }
                         (log.client.set(client), log.next.set(0));
                     }
                     return Ok(());
@@ -183,8 +204,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.batch.bytes_mut(span).copy_from_slice(&bytes);
         let view = self.view.clone();
         for PoolPlace { node, .. } in view.slot_on_backups(round.slot) {
-            let area = self.store.deletes.area(node).expect("the attempt has begun with it");
-            let offset = log_area_offset(area) + log_record_offset(record.into());
+            let area = self.store.deletes.area(node, area_of(record));
+            let area = area.expect("the attempt has begun with it");
+            let record = usize::from(record) % LOG_RECORDS;
+            let offset = log_area_offset(area) + log_record_offset(record);
             self.batch.write(node, offset, span);
         }
     }

@@ -63,7 +63,8 @@ impl WriteRound {
     /// Returns whether both words lead to one object, as in a Move in place. Then this writer must not free the object:
     /// the slot still shows one of the two words, or the writer that replaced this word frees the object.
     pub fn is_in_place(&self) -> bool {
-        self.own.address() == self.old.address()
+        let are_entries = !self.own.is_free() && !self.old.is_free();
+        are_entries && self.own.address() == self.old.address()
     }
 }
 
@@ -211,7 +212,7 @@ impl<'i> Attempt<'i> {
         view: &View,
     ) -> Result<Attempt<'i>, CannotBegin> {
         if intent.opcode == Opcode::Delete {
-            let number = store.deletes.take(intent.key, view).ok_or(CannotBegin::NoNumber)?;
+            let number = store.deletes.take(intent.key, view).ok_or(CannotBegin::LacksLog)?;
             return Ok(Attempt::new(intent, hint, AttemptMeans::Number(number)));
         }
         let beside = best_beside(&store.fabric, hint, intent.slab, view);
@@ -513,8 +514,8 @@ impl<'i> Attempt<'i> {
 pub(in crate::store) enum AttemptEnd {
     /// The write is done. Contains the hint for the index cache, if there is one.
     Done(Option<Hint>),
-    /// The write has to start again, with a new object: another writer has won, or a slot has changed since it was
-    /// read.
+    /// The write has to start again, with a new object or number: another writer has won, or a slot has changed since
+    /// it was read.
     Retry,
     /// The attempt's object has another redundancy than the pair at this place, or, without a place, than a new pair
     /// should have. No CAS has named the object.
@@ -584,4 +585,24 @@ fn best_beside(
     let may_lie_there = kind.redundancy.coding().is_none() && !fabric.is_immediate();
     let has_backups = !view.subtables.get(slot.subtable as usize)?.backups().is_empty();
     (may_lie_there && has_backups).then_some(slot.subtable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Address, SizeClass};
+    use crate::verbs::ClientId;
+
+    /// The bits of a number are possibly those of an address.
+    #[test]
+    fn only_entries_are_replaced_in_place() {
+        let class = SizeClass::from_code(1).unwrap();
+        let entry = |at, generation| Slot::new(1, class, Address::new(at), generation);
+        let slot = SlotRef { subtable: 0, slot: 0 };
+        let in_place = |old, own| WriteRound { slot, old, own }.is_in_place();
+        let number = Slot::number(ClientId(1), 5 << 9);
+        let same = entry(number.address().bytes(), 0);
+        assert!(in_place(same, same.at_turn(1)) && !in_place(same, entry(1 << 20, 3)));
+        assert!(!in_place(same, number) && !in_place(number, same.tentative()));
+    }
 }

@@ -72,8 +72,8 @@ impl WriteValue<'_> {
 pub(super) enum CannotBegin {
     /// The slab of this kind has no room for the object.
     NoRoom(SlabKind),
-    /// The session lacks a number or a log area for the DELETE.
-    NoNumber,
+    /// The session lacks a number, or a place for the record of the DELETE.
+    LacksLog,
     /// The write fails with this error.
     Failed(Error),
 }

@@ -260,7 +260,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                         short = Some(slab);
                         None
                     }
-                    Err(CannotBegin::NoNumber) => None,
+                    Err(CannotBegin::LacksLog) => None,
                     Err(CannotBegin::Failed(error)) => return Err(error.into()),
                 };
             }

@@ -211,7 +211,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let mut attempt = match begun {
             Ok(attempt) => attempt,
             Err(CannotBegin::Failed(error)) => return self.if_vouched(Err(error)).await,
-            Err(CannotBegin::NoNumber) => unreachable!("a Move writes an object"),
+            Err(CannotBegin::LacksLog) => unreachable!("a Move writes an object"),
             Err(CannotBegin::NoRoom(short)) => {
                 self.await_room(&intent, short).await?;
                 return Ok(MoveProgress::Retry(Some(place.uncertain())));

@@ -17,10 +17,10 @@
 //! * *The word was seen within the window* of epochs in which no word recurs ([`Hint::seen`], [`WINDOW_EPOCHS`]), and
 //!   the caller is sure that it is the key's. In the present view the word still leads to a pair, and its slot is still
 //!   one of the key's.
-//! * *The object is written before the CAS* on each memory node, as is the record of a DELETE, which has no object. And
-//!   the object *lies on the nodes of all backups of the slot, and only on nodes of replicas of the slot*. So each node
-//!   that shows the word has the complete object, even if the WRITEs on other nodes failed. And a node that does not
-//!   answer holds a replica of the slot, so the view change that removes the node settles the slot.
+//! * *The object is written before the CAS* on each memory node, and *lies on the nodes of all backups of the slot, and
+//!   only on nodes of replicas of the slot*. So each node that shows the word has the complete object, even if the
+//!   WRITEs on other nodes failed. And a node that does not answer holds a replica of the slot, so the view change that
+//!   removes the node settles the slot. The record of a DELETE, which has no object, meets this condition always.
 //! * *A process that finishes the write of a dead client* [completes](crate::data) the object first.
 //!
 //! On an immediate fabric nothing is written speculatively, because a phase costs only a function call there.

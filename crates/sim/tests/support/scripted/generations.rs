@@ -24,7 +24,7 @@ pub struct GenerationSession {
 }
 
 impl GenerationSession {
-    /// Makes a session with one block for objects of [`VALUE`], and one block for log objects of DELETEs.
+    /// Makes a session with one block for objects of [`VALUE`].
     pub fn new(seed: u64) -> GenerationSession {
         GenerationSession::of(ScriptedCluster::new(seed))
     }
@@ -34,7 +34,6 @@ impl GenerationSession {
         let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
         let (store, script) = stage.open(0..1, primary_since);
-        script.grant(log_class(), block(&stage, 1), primary_since);
         stage.cluster.checks().epoch_begins(script.epoch());
         GenerationSession { stage, store, script }
     }
@@ -84,10 +83,6 @@ impl GenerationSession {
         let bytes: Vec<u8> = (0..8).flat_map(|i| word(i).to_le_bytes()).collect();
         BlockHeader::decode(bytes.first_chunk().expect("64 bytes")).expect("it was used")
     }
-}
-
-pub fn log_class() -> SizeClass {
-    Object::class(1, 0).expect("a small one")
 }
 
 pub(super) fn block(stage: &ScriptedCluster, number: u32) -> Address {
@@ -242,7 +237,6 @@ pub(super) fn dies_when_empty(lives: GenerationSession) -> GenerationSession {
     its.follow(script);
     let rest = BlockRemainder { block: block(stage, 0), class: class(), first: 3, marked: None };
     its.grant_remainder(&rest);
-    its.grant(log_class(), block(stage, 2), None);
     GenerationSession { stage: stage.clone(), store: next, script: its }
 }
 

@@ -262,7 +262,7 @@ impl Blocks for ScriptedHost {
 }
 
 impl Logs for ScriptedHost {
-    async fn log_area(&self, _: MnId, _: &View) -> Result<Option<u32>, Error> {
+    async fn log_area(&self, _: MnId, _: u8, _: &View) -> Result<Option<u32>, Error> {
         Ok(Some(0))
     }
 
