@@ -5,8 +5,8 @@
 (* ID_I is one client that INSERTs and then DELETEs, and one that INSERTs; *)
 (* in UD_UD each client UPDATEs or DELETEs. All operations are on key a; a *)
 (* "b" after a letter means key b. U UPDATE, D DELETE, I INSERT, P UPSERT, *)
-(* S SEARCH, W any write; M a Move to another place, T a Move in place;    *)
-(* X replaces a withdrawal by a number.                                    *)
+(* S SEARCH, W any write, E an INSERT or DELETE; M a Move to another       *)
+(* place, T a Move in place; X a sweep.                                    *)
 (***************************************************************************)
 EXTENDS Session, TLC
 
@@ -36,6 +36,7 @@ Ub == {Op("UPDATE", b)}
 M  == {Op("MOVE", a)}
 T  == {Op("TURN", a)}
 W  == U \cup D \cup I \cup P
+E  == I \cup D
 X  == {Op("SWEEP", a)}
 
 \* For the constants of models with speculative writes.
@@ -73,13 +74,13 @@ ID_I  == <<<<I, D>>, <<I>>>>
 DI_IS == <<<<D, I>>, <<I, S>>>>
 D_U   == <<<<D>>, <<U>>>>
 D_UD  == <<<<D>>, <<U \cup D>>>>
-D_II  == <<<<D>>, <<I, I>>>>
-DI_ID == <<<<D, I>>, <<I, D>>>>
-DD_I  == <<<<D, D>>, <<I>>>>
+EE_E  == <<<<E, E>>, <<E>>>>
+EE_EE == <<<<E, E>>, <<E, E>>>>
 
 X_X   == <<<<X>>, <<X>>>>
 X_I   == <<<<X>>, <<I>>>>
 X_ID  == <<<<X>>, <<I, D>>>>
+X_IX  == <<<<X>>, <<I, X>>>>
 X_XI  == <<<<X>>, <<X, I>>>>
 I_IX  == <<<<I>>, <<I, X>>>>
 IX_IX == <<<<I, X>>, <<I, X>>>>
