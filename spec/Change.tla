@@ -39,6 +39,8 @@
 (*   only grow, so a later answer is never better.                         *)
 (* - If `Recording`, each node has a log area for each client, for the     *)
 (*   records of DELETEs. Recovery finds the number of a DELETE only there. *)
+(* - A slot word of the backup in `CanDamage` may turn into a number that  *)
+(*   no DELETE has written. A change settles it.                           *)
 (* - A key in `Apart` is in a subtable that no change touches.             *)
 (*                                                                         *)
 (* A verb of a suspended session that is on its way to a node that is cut  *)
@@ -61,6 +63,8 @@ CONSTANTS
   MaxBreaks,    \* how often a connection to a member may break while a verb runs
   MaxRestarts,  \* how often a master may die while it makes replicas equal
   Apart, ApartReps
+
+CanDamage == {}   \* models with damage override this
 
 VARIABLES
   mem,     \* node -> slot -> word
@@ -157,7 +161,7 @@ Init ==
                     shows |-> [n \in Nodes |-> 1],   \* the view that each node is at
                     bars |-> {},       \* the nodes that bar node 0
                     former |-> {},     \* the members of each view that no change has left behind
-                    restarts |-> 0, breaks |-> 0]
+                    restarts |-> 0, breaks |-> 0, damages |-> 0]
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
 
@@ -566,6 +570,17 @@ Detect(n) ==
   /\ UNCHANGED lost
   /\ OnlyMemory
 
+\* A change is still to come, which settles the word. In a cluster, scrubbing finds the damage.
+Damage(n) ==
+  /\ n \in CanDamage /\ master.damages = 0
+  /\ master.view.num = 1 /\ \E c \in Clients : Active(c)
+  /\ \E s \in Slots :
+       /\ mem[n][s].st = "live"
+       /\ mem' = [mem EXCEPT ![n][s] = Number(0)]
+  /\ master' = [master EXCEPT !.damages = 1]
+  /\ UNCHANGED <<sess, ctl, logs, stray, lost>>
+  /\ OnlyMemory
+
 \* No more than half of the members are cut off at one time. Real clusters wait for a lease then, and go on.
 HalfIsLeft(n) ==
   LET left == Members(master.view) \ {n} IN
@@ -590,11 +605,14 @@ SettleBarred ==
   /\ UNCHANGED <<mem, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
+\* No change has settled the damage yet.
+IsDamaged == master.damages > 0 /\ master.view.num = 1
+
 \* View::growing.
 Grow(n) ==
   LET v == master.view IN
   /\ n \in Joiners \ (Members(v) \cup lost.dead \cup lost.cut) /\ v.stage = "ok"
-  /\ \E c \in Clients : Active(c)
+  /\ (\E c \in Clients : Active(c)) \/ IsDamaged
   /\ master' = [master EXCEPT !.view = [v EXCEPT !.num = @ + 1, !.stage = "frozen",
                                                  !.joining = {n}]]
   /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
@@ -641,8 +659,9 @@ Proven(s, nodes) ==
   LET isBarred == master.bars \cap (Members(master.view) \ lost.dead) # {}
   IN  {mem[n][s] : n \in {n \in nodes :
         \/ ~Recording
-        \/ \E c \in Clients : mem[n][s].id \in logs[n][c]
-        \/ isBarred /\ "numbers count beside bars" \notin Removed}}
+        \/ "unproven numbers are damage" \in Removed
+        \/ "records prove numbers" \notin Removed /\ \E c \in Clients : mem[n][s].id \in logs[n][c]
+        \/ "bars prove numbers" \notin Removed /\ isBarred}}
 
 Examine(s) ==
   LET v       == master.view
@@ -704,13 +723,14 @@ Stable ==
        /\ sess[c].pc = "parked" /\ ~ctl[c].out /\ sess[c].key \notin Apart
             => "look before stable" \in Removed
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "ok", !.bars = {}]
-  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
+  /\ ctl' = [c \in Clients |-> [ctl[c] EXCEPT !.beside = FALSE]]
+  /\ UNCHANGED <<mem, sess, logs, stray, lost>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
 
 AtRest == /\ \A c \in Clients : sess[c].pc \in {"done", "gone"} \/ ctl[c].out
-          /\ master.view.stage = "ok" /\ stray = {}
+          /\ master.view.stage = "ok" /\ stray = {} /\ ~IsDamaged
 
 Terminated == AtRest /\ UNCHANGED vars
 
@@ -720,7 +740,7 @@ Next ==
                         \/ Crash(c) \/ Expel(c) \/ Recover(c) \/ Ask(c) \/ Late(c)
                         \/ Hear(c) \/ Again(c) \/ ReadBesideIt(c)
                         \/ \E n \in Nodes : Bar(c, n)
-  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n)
+  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n) \/ Damage(n)
   \/ \E s \in Slots : Examine(s)
   \/ SettleBarred
   \/ Stray \/ RepairVerb \/ NewMaster \/ Transform \/ Switch \/ Stable
