@@ -216,6 +216,10 @@ Compete(r, b) ==
                 THEN <<Record(r.own.id)>> ELSE <<>>
   IN  IF "records come first" \in Removed THEN swap \o record ELSE record \o swap
 
+\* The node whose slots an operation READs first. A withdrawal on a backup may be of a round that is not over.
+ReadsAt(r) == IF r.op = "SWEEP" /\ Backups(r) # {} /\ "sweeps begin at the primary" \in Removed
+              THEN First(r) ELSE Primary(r)
+
 \* The writer competes for the slot that holds the key and that showed this word.
 Replace(r, s, old) ==
   LET q == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = old,
@@ -247,7 +251,7 @@ AfterCopy(r0) ==
 
 \* WRITE of the object, READ of both buckets on the primary.
 AfterRead(r0) ==
-  LET w       == r0.data[Primary(r0)]
+  LET w       == r0.data[ReadsAt(r0)]
       r       == [r0 EXCEPT !.data = NoData]
       holders == {s \in Slots : w[s].st = "live" /\ w[s].key = r.key}
       frees   == {s \in Slots : w[s].st = "free"}

@@ -127,7 +127,8 @@ UntilItIsOver(r, o) ==
 
 \* A log area is given to another session, empty, when its session has ended in order or is recovered.
 Kept(areas, c, r) ==
-  IF Recording /\ r.pc \in {"done", "gone"} THEN [n \in Nodes |-> [areas[n] EXCEPT ![c] = {}]] ELSE areas
+  IF Recording /\ (r.pc \in {"done", "gone"} \/ (r.pc = "commit" /\ "records stay until the outcome" \in Removed))
+  THEN [n \in Nodes |-> [areas[n] EXCEPT ![c] = {}]] ELSE areas
 
 \* A phase may be over. While the scope is frozen, an operation may go on or stop here. areas: the log areas by then.
 EndOfVerb(c, r, inv, areas) ==
@@ -210,7 +211,7 @@ Begin(c) ==
        /\ o.op = "SEARCH" \/ master.stage \in {"ok", "lost"}
        /\ \E reuse \in {FALSE} \cup (IF Recycling /\ Returns /\ o.op \notin Erasing THEN {TRUE} ELSE {}) :
             LET q == [r EXCEPT !.op = o.op, !.key = o.key, !.reuse = reuse]
-            IN  Execute(c, Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)), Primary(q),
+            IN  Execute(c, Post(q, "read", To(q, ReadsAt(q), <<Read(Slots)>>)), ReadsAt(q),
                         r.op = "none",
                         IF WithObjects /\ Writing(o.op) THEN Everywhere(NextId(q)) ELSE objs)
 
