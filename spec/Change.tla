@@ -39,8 +39,8 @@
 (*   only grow, so a later answer is never better.                         *)
 (* - If `Recording`, each node has a log area for each client, for the     *)
 (*   records of DELETEs. Recovery finds the number of a DELETE only there. *)
-(* - A slot word of the backup in `CanDamage` may turn into a number that  *)
-(*   no DELETE has written. A change settles it.                           *)
+(* - One slot word of a backup may turn into a number that no DELETE has   *)
+(*   written (`CanDamage`). A change settles it.                           *)
 (* - A key in `Apart` is in a subtable that no change touches.             *)
 (*                                                                         *)
 (* A verb of a suspended session that is on its way to a node that is cut  *)
@@ -64,7 +64,7 @@ CONSTANTS
   MaxRestarts,  \* how often a master may die while it makes replicas equal
   Apart, ApartReps
 
-CanDamage == {}   \* models with damage override this
+CanDamage == {}   \* backups of which a slot word may be damaged; models override this
 
 VARIABLES
   mem,     \* node -> slot -> word
@@ -168,8 +168,8 @@ Init ==
 ---------------------------------------------------------------------------
 (* The rule by which the master chooses a slot's word (settled_word).      *)
 
-\* has: the primary is left; backups: the words on the remaining backups, in order; proven: words on backups that are no
-\* damage.
+\* has: the primary is left; backups: the words on the remaining backups, in order; proven: the numbers among these that
+\* are no damage.
 Settled(has, primary, backups, proven) ==
   LET counts(w) == ~PassedOver(w, ToSet(backups), IF has THEN primary ELSE Never, w \in proven)
       counting  == SelectSeq(backups, counts)
@@ -651,10 +651,8 @@ Transform ==
   /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
-\* One phase READs a slot from all survivors. Then the slot's word is CASed to the backups, and to the primary last. No
-\* session looks at a node that joins.
-\* A number is no damage if its record is beside it. While members bar the primary, every number counts, because sessions
-\* may have read it on the backups: recovery, which writes no records, may have put it there.
+\* A number on a backup is no damage if its record is beside it. While members bar the primary, every number counts,
+\* because sessions possibly read it on the backups, and recovery, which writes no records, possibly put it there.
 Proven(s, nodes) ==
   LET isBarred == master.bars \cap (Members(master.view) \ lost.dead) # {}
   IN  {mem[n][s] : n \in {n \in nodes :
@@ -663,6 +661,8 @@ Proven(s, nodes) ==
         \/ "records prove numbers" \notin Removed /\ \E c \in Clients : mem[n][s].id \in logs[n][c]
         \/ "bars prove numbers" \notin Removed /\ isBarred}}
 
+\* One phase READs a slot from all survivors. Then the slot's word is CASed to the backups, and to the primary last. No
+\* session looks at a node that joins.
 Examine(s) ==
   LET v       == master.view
       backups == IF v.primaryless THEN v.reps ELSE Tail(v.reps)

@@ -29,10 +29,9 @@ Speculating  == FALSE   \* UPDATE and DELETE may begin with the CASes of the bac
 Recycling == FALSE   \* the first identity may recur, as after all generations of its address
 InOrder   == FALSE   \* a speculative write is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
-\* DELETEs write records. Without, recovery knows the number of a dead client's DELETE.
-Recording == FALSE
+Recording == FALSE   \* DELETEs write records; otherwise recovery knows the number of a dead client's DELETE
 
-\* In the slots at the start: the word of an INSERT that withdrew before.
+\* What Init0 gives to a slot that an INSERT has withdrawn from.
 Leftover == "leftover"
 Objects   == {}      \* the nodes that hold the objects; {}: objects are not modelled
 WithObjects == Objects # {}
@@ -86,14 +85,15 @@ Id(c, seq) == c * 10 + seq
 NextId(r)    == IF r.reuse THEN 1 ELSE Id(r.c, r.seq + 1)
 CurrentId(r) == IF r.vis /\ ~r.reuse THEN Id(r.c, r.seq) ELSE NextId(r)
 
-\* These operations have no object.
+\* These operations write a number, and have no object. A *sweep* replaces a withdrawal by a number, so that the object
+\* of the withdrawal can be freed. Its round is a DELETE's, except that the old word is free.
 Erasing == {"DELETE", "SWEEP"}
 Writing(op) == op \notin {"SEARCH"} \cup Moves \cup Erasing
 
 \* The word that the current attempt of such an operation writes.
 OwnNumber(r) == IF "unique numbers" \in Removed THEN Number(0) ELSE Number(Id(r.c, r.seq + 1))
 
-\* A round on a free slot, by an INSERT: other writers may write any keys.
+\* An INSERT's round on a free slot: other writers may write any keys.
 OnFree(r) == r.old.st = "free" /\ ~IsNumber(r.own)
 
 Cont(r)        == [r |-> r, ans |-> NoAns]
@@ -358,8 +358,8 @@ AfterWithdrawal(r) ==   \* of the backups: now the primary, which ends the round
 
 Withdrawn(r) == IF r.rec THEN Gone(r) ELSE Retry(r)
 
-\* With one index replica, the tentative word is on the primary. An INSERT that withdraws leaves a number, which keeps no
-\* object.
+\* With one index replica, the tentative word is on the primary. An INSERT that withdraws leaves a number, because a
+\* number keeps no object.
 AfterAlone(r) ==
   LET w == r.data[Primary(r)]
       q == [r EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
@@ -372,9 +372,9 @@ AfterAlone(r) ==
 ---------------------------------------------------------------------------
 (* Recovery by inspection. It knows the object that was being written (the *)
 (* log's last one): its key, operation and identity; not how far the round *)
-(* came. Of a DELETE it knows only the number, from a record. It also      *)
-(* finds numbers of earlier DELETEs, and examines them all, one after      *)
-(* another.                                                                *)
+(* came. Of a DELETE it knows only the number, from a record. Records of   *)
+(* earlier DELETEs are possibly left, so it examines all numbers that it   *)
+(* finds, one after another.                                               *)
 
 \* The primary is read first, then the backups. If the client's word is on a backup *after* the primary was read, the
 \* round was still open when the primary was read, so the primary's word is the round's old one.
@@ -408,7 +408,7 @@ Inspected(r0, w, copies) ==
             verbs(b) == IF held[b] = own THEN <<>> ELSE <<Cas(q.old, own)>>
             posted == Post([q EXCEPT !.own = own], "contend", ToBackups(q, verbs))
         IN  CASE IsNumber(q.own) /\ q.old.st = "free" /\ ~IsWithdrawal(q.old) ->
-                   {Cont([q EXCEPT !.bad = TRUE])}        \* no round is from such a word to a number
+                   {Cont([q EXCEPT !.bad = TRUE])}   \* a number replaces an entry or a withdrawal
               [] IsNumber(q.own) /\ IsWithdrawal(q.old) /\ "sweeps are completed" \in Removed -> Gone(q)
               [] OnFree(q) /\ has("free") -> Withdraw(q, held)
               [] OnFree(q) /\ ~has("free") /\ has("live") ->

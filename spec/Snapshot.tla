@@ -127,7 +127,8 @@ UntilItIsOver(r, o) ==
 
 \* A log area is given to another session, empty, when its session has ended in order or is recovered.
 Kept(areas, c, r) ==
-  IF Recording /\ (r.pc \in {"done", "gone"} \/ (r.pc = "commit" /\ "records stay until the outcome" \in Removed))
+  IF Recording /\ (r.pc \in {"done", "gone"}
+                    \/ (r.pc = "commit" /\ "records stay until the outcome" \in Removed))
   THEN [n \in Nodes |-> [areas[n] EXCEPT ![c] = {}]] ELSE areas
 
 \* A phase may be over. While the scope is frozen, an operation may go on or stop here. areas: the log areas by then.
@@ -169,7 +170,7 @@ Execute(c, r, n, inv, has) ==
              /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv, logs)
        [] alive /\ v.t = "record" ->
              /\ UNCHANGED mem
-             \* The outcomes of earlier DELETEs are known, so a record takes the place of theirs, or another place.
+             \* The outcomes of the client's earlier DELETEs are known, so the record may overwrite theirs.
              /\ \E others \in {{}, logs[n][c]} :
                   EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv, [logs EXCEPT ![n][c] = others \cup {v.id}])
        [] alive /\ v.t = "cas" ->
@@ -291,7 +292,7 @@ Crash(c) ==
 Walks == LET alive == Objects \ master.dead
          IN  IF "all replicas are walked" \in Removed /\ alive # {} THEN {{n} : n \in alive} ELSE {alive}
 
-\* It finds numbers by reading the log areas of the dead client on the nodes of the view.
+\* Recovery finds numbers in the log areas of the dead client on the nodes of the view.
 Members == {master.reps[i] : i \in 1..Len(master.reps)}
 NumbersFound(c) ==
   LET read == Members \ master.dead
