@@ -118,10 +118,10 @@ Init ==
 ---------------------------------------------------------------------------
 (* The fabric. *)
 
-\* As in Change.tla, which says why: a recovery that has lost a round waits for the round's end. This is so only with
-\* objects, so that the other models do not change.
+\* As in Change.tla, which says why: a recovery that has lost a round waits for the round's end. It matters only with
+\* objects, or with several backups when settling chooses between their words.
 UntilItIsOver(r, o) ==
-  IF WithObjects /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
+  IF (WithObjects \/ (Backups0 > 1 /\ CanLose # {})) /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
