@@ -37,6 +37,10 @@
 (*   what was possibly read (`SettleBarred`), or goes on without node 0. A *)
 (*   session that has to ask is answered when it begins: bars and views    *)
 (*   only grow, so a later answer is never better.                         *)
+(* - If `Recording`, each node has a log area for each client, for the     *)
+(*   records of DELETEs. Recovery finds the number of a DELETE only there. *)
+(* - One slot word of a backup may turn into a number that no DELETE has   *)
+(*   written (`CanDamage`). A change settles it.                           *)
 (* - A key in `Apart` is in a subtable that no change touches.             *)
 (*                                                                         *)
 (* A verb of a suspended session that is on its way to a node that is cut  *)
@@ -60,10 +64,13 @@ CONSTANTS
   MaxRestarts,  \* how often a master may die while it makes replicas equal
   Apart, ApartReps
 
+CanDamage == {}   \* backups of which a slot word may be damaged; models override this
+
 VARIABLES
   mem,     \* node -> slot -> word
   sess,    \* client -> session (Session.tla)
   ctl,     \* client -> what the session knows of views, see Init
+  logs,    \* node -> client -> numbers in the records of the client's log area there
   stray,   \* verbs whose senders no longer wait for them: [by, n, slot, e, w, fill]
   lost,    \* [dead, cut]: nodes that crashed; nodes that are treated as lost but live
   master,  \* see Init
@@ -75,7 +82,7 @@ Barring == CanBar # {}
 \* Whether sessions may have to ask which view the nodes are at.
 Asking == CanExpel # {} /\ (CanCut # {} \/ Barring)
 
-vars == <<mem, sess, ctl, stray, lost, master, front>>
+vars == <<mem, sess, ctl, logs, stray, lost, master, front>>
 
 ToSet(seq) == {seq[i] : i \in 1..Len(seq)}
 
@@ -110,9 +117,12 @@ ReadBeside(v, ct) ==
 
 Sees(m, v, ct, dead, k) ==
   LET p == Head(Reps(v, k))
+      backups == {v.reps[i] : i \in 2..Len(v.reps)}
   IN  CASE p \in dead \/ (v.primaryless /\ k \notin Apart) -> Nobody
         [] p \notin dead /\ ~v.primaryless /\ k \notin Apart /\ ReadBeside(v, ct) ->
-             Shown(m[v.reps[2]], k)
+             \* Readers answer if all backups show the same.
+             IF \A x \in backups \ dead, s \in Slots : m[x][s] = m[v.reps[2]][s] THEN Shown(m[v.reps[2]], k)
+             ELSE Nobody
         [] OTHER -> Shown(m[p], k)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
@@ -144,24 +154,28 @@ Init ==
                     out |-> FALSE,      \* the master goes on without this session
                     late |-> FALSE,     \* the session's lease has run out by its own clock
                     beside |-> FALSE]]  \* the session reads the backups of node 0
+       /\ logs = [n \in Nodes |-> [c \in Clients |-> {}]]
        /\ stray = {}
        /\ lost = [dead |-> {}, cut |-> {}]
        /\ master = [view |-> View0, todo |-> {}, work |-> NoWork,
                     shows |-> [n \in Nodes |-> 1],   \* the view that each node is at
                     bars |-> {},       \* the nodes that bar node 0
                     former |-> {},     \* the members of each view that no change has left behind
-                    restarts |-> 0, breaks |-> 0]
+                    restarts |-> 0, breaks |-> 0, damages |-> 0]
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
 
 ---------------------------------------------------------------------------
 (* The rule by which the master chooses a slot's word (settled_word).      *)
 
-\* has: the primary is left; backups: the words on the remaining backups, in order.
-Settled(has, primary, backups) ==
-  LET w == CASE backups = <<>> -> primary
-             [] backups # <<>> /\ has /\ \A i \in DOMAIN backups : backups[i] = primary -> primary
-             [] OTHER -> backups[1]
+\* has: the primary is left; backups: the words on the remaining backups, in order; proven: the numbers among these that
+\* are no damage.
+Settled(has, primary, backups, proven) ==
+  LET counts(w) == ~PassedOver(w, ToSet(backups), IF has THEN primary ELSE Never, w \in proven)
+      counting  == SelectSeq(backups, counts)
+      w == CASE counting = <<>> -> primary
+             [] counting # <<>> /\ has /\ \A i \in DOMAIN backups : backups[i] = primary -> primary
+             [] OTHER -> counting[1]
       withdrawn == \E i \in DOMAIN backups : backups[i].st = "free" /\ backups[i].id = w.id
   IN  IF w.st = "tentative" \/ withdrawn THEN WithdrawnWord(w) ELSE w
 
@@ -169,8 +183,8 @@ Settled(has, primary, backups) ==
 \* settled on that word, because the next loss may leave only one of them.
 AfterHeadless(r) ==
   LET at(s)     == [i \in DOMAIN r.reps |-> r.data[r.reps[i]][s]]
-      alone(s, i) == Settled(FALSE, Never, <<at(s)[i]>>)
-      words     == [s \in Slots |-> Settled(FALSE, Never, at(s))]
+      alone(s, i) == Settled(FALSE, Never, <<at(s)[i]>>, {})
+      words     == [s \in Slots |-> Settled(FALSE, Never, at(s), {})]
       agree     == \A s \in Slots, i, j \in DOMAIN r.reps : alone(s, i) = alone(s, j)
       holders   == {s \in Slots : words[s].st = "live" /\ words[s].key = r.key}
   IN  IF ~agree /\ "readers without a primary need agreement" \notin Removed THEN {Cont(Park(r))}
@@ -214,14 +228,19 @@ Vouched(c, r, o) ==
   IF o.ans = NoAns \/ r.pc \notin {"read", "primaryless"} \/ IsVouchedFor(r, Members(ctl[c].knows))
   THEN o ELSE Cont(Park(r))
 
-\* The last verb of a phase has ended, or one of the earlier verbs.
-EndOfVerb(c, acts, doubt, r, inv) ==
+\* As in Snapshot.tla.
+Kept(areas, c, r) ==
+  IF Recording /\ r.pc \in {"done", "gone"} THEN [n \in Nodes |-> [areas[n] EXCEPT ![c] = {}]] ELSE areas
+
+\* The last verb of a phase has ended, or one of the earlier verbs. areas: the log areas by then.
+EndOfVerb(c, acts, doubt, r, inv, areas) ==
   LET outcomes == CASE r.net # NoNet -> {Cont(r)}
                     [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
                     [] OTHER -> IF r.pc = "primaryless" THEN {Vouched(c, r, o) : o \in AfterHeadless(r)}
-                                ELSE {UntilItIsOver(r, Vouched(c, r, o)) : o \in After(r)}
+                                ELSE OrNextNumber(r, {UntilItIsOver(r, Vouched(c, r, o)) : o \in After(r)})
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
+        /\ logs' = Kept(areas, c, o.r)
         /\ Follow(c, acts, doubt, r, o.r)
         /\ Ghost(c, r.key, inv, o.ans, Context([sess EXCEPT ![c] = r]))
 
@@ -241,16 +260,18 @@ Execute(c, acts, r, n, inv) ==
        /\ runs => Serves(c, n)
        /\ answers => runs
        /\ ~answers => MayFail(c, n)
-       /\ ~cas => runs = answers
+       /\ v.t = "read" => runs = answers
        /\ mem' = IF runs /\ cas /\ cur = v.e THEN [mem EXCEPT ![n][r.slot] = v.w] ELSE mem
        /\ LET failed == [r EXCEPT !.net[n] = <<>>, !.fail = TRUE]
               done   == IF cas THEN [r EXCEPT !.net[n] = Tail(@), !.got[n] = cur,
                                               !.bad = @ \/ (v.must /\ cur # v.e)]
+                        ELSE IF v.t = "record" THEN [r EXCEPT !.net[n] = Tail(@)]
                         ELSE [r EXCEPT !.net[n] = Tail(@),
                                        !.data[n] = [s \in Slots |-> IF s \in v.left
                                                                     THEN mem[n][s] ELSE @[s]]]
-          IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ cas THEN {n} ELSE {}),
-                        IF answers THEN done ELSE failed, inv)
+          IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ v.t # "read" THEN {n} ELSE {}),
+                        IF answers THEN done ELSE failed, inv,
+                        IF runs /\ v.t = "record" THEN [logs EXCEPT ![n][c] = @ \cup {v.id}] ELSE logs)
 
 \* Whether a node vouches for what is read by a view with this number.
 Vouches(n, num) ==
@@ -268,7 +289,7 @@ Ask(c) ==
     /\ answers => n \notin lost.dead
     /\ UNCHANGED <<mem, stray, lost, master>>
     /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt,
-                 [r EXCEPT !.net[n] = Tail(@), !.shown = IF counts THEN @ \cup {n} ELSE @], FALSE)
+                 [r EXCEPT !.net[n] = Tail(@), !.shown = IF counts THEN @ \cup {n} ELSE @], FALSE, logs)
 
 Verb(c) == \E n \in Nodes : /\ sess[c].net[n] # <<>> /\ Head(sess[c].net[n]).t # "ask"
                            /\ Execute(c, ctl[c].acts, sess[c], n, FALSE)
@@ -288,8 +309,8 @@ Break(c) ==
                                  fill |-> FALSE]}
                 ELSE stray
     /\ UNCHANGED <<mem, lost>>
-    /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt \cup (IF v.t = "cas" THEN {n} ELSE {}),
-                 [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], FALSE)
+    /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt \cup (IF v.t \in {"cas", "record"} THEN {n} ELSE {}),
+                 [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], FALSE, logs)
 
 \* A verb without a waiting sender arrives, or never will.
 Stray ==
@@ -297,7 +318,7 @@ Stray ==
     /\ stray' = stray \ {x}
     /\ mem' = IF x.n \notin lost.dead /\ (mem[x.n][x.slot] = x.e \/ x.fill)
               THEN [mem EXCEPT ![x.n][x.slot] = x.w] ELSE mem
-    /\ UNCHANGED <<sess, ctl, lost, master>>
+    /\ UNCHANGED <<sess, ctl, logs, lost, master>>
     /\ OnlyMemory
 
 \* An operation begins, or begins again, by the newest view that its session knows.
@@ -337,10 +358,11 @@ AwaitEnd(c) ==
   /\ r.pc = "await"
   /\ Serves(c, Primary(r))
   /\ mem[Primary(r)][r.slot] # r.old
-  /\ \E o \in (IF r.rec THEN Gone(r)
+  /\ \E o \in (IF r.rec THEN InspectNumbers(r)
               ELSE IF LosesInVain(c) THEN Retry(r) ELSE LoserEnds(r, mem[Primary(r)][r.slot])) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
        /\ UNCHANGED <<mem, stray, lost, master>>
+       /\ logs' = Kept(logs, c, o.r)
        /\ Follow(c, ctl[c].acts, {}, r, o.r)
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
@@ -354,7 +376,7 @@ StopWaiting(c) ==
      \/ MayFail(c, Primary(r))
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
   /\ Follow(c, k.acts, {}, r, Park(r))
-  /\ UNCHANGED <<mem, stray, lost, master>>
+  /\ UNCHANGED <<mem, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* The change does not include the slot: the loser waits on, by the newer view.
@@ -363,7 +385,7 @@ WaitOn(c) ==
   /\ sess[c].pc = "await" /\ ~sess[c].rec /\ k.knows.num > k.acts
   /\ ~InScope(k.knows, sess[c].key) /\ "waits move on" \notin Removed
   /\ ctl' = [ctl EXCEPT ![c].acts = k.knows.num]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -375,7 +397,7 @@ Learn(c) ==
   /\ Active(c) /\ ~ctl[c].out
   /\ ctl[c].knows.num < master.view.num
   /\ ctl' = [ctl EXCEPT ![c].knows = master.view]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* See docs/protocol.md, View changes.
@@ -384,7 +406,7 @@ Found0012(r, had, w) ==
     [] had = "withdraw" -> Retry(r)
     [] had = "competed" /\ w = r.old -> Retry(r)
     [] had = "competed" /\ w.id = r.own.id ->
-         IF w.st = "live" \/ r.op = "DELETE" THEN Answer(r, Done) ELSE Retry(r)
+         IF w.st = "live" \/ IsNumber(w) THEN Answer(r, Done) ELSE Retry(r)
     \* The winner's word may have been read beside the primary before this operation began.
     [] Barring /\ "stopped losers start again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r, w)
@@ -403,6 +425,7 @@ Look(c) ==
   /\ Serves(c, Primary(r))
   /\ \E o \in Found0012(r, ctl[c].had, mem[Primary(r)][r.slot]) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
+       /\ logs' = Kept(logs, c, o.r)
        /\ Follow(c, 0, {}, r, o.r)
        /\ UNCHANGED <<mem, stray, lost, master>>
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
@@ -438,7 +461,7 @@ Crash(c) ==
   /\ sess' = [sess EXCEPT ![c] = Crashed(c)]
   /\ Follow(c, 0, {}, r, Crashed(c))
   /\ stray' = {x \in stray : x.by # c}
-  /\ UNCHANGED <<mem, lost, master>>
+  /\ UNCHANGED <<mem, logs, lost, master>>
   /\ OnlyMemory
 
 \* A session that does not acknowledge is fenced at all members, and the change goes on without it. If it has posted a
@@ -449,14 +472,14 @@ Expel(c) ==
   /\ ~Acknowledged(c)
   /\ ~sess[c].vis \/ "fence the silent" \in Removed
   /\ ctl' = [ctl EXCEPT ![c].out = TRUE]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* By the session's own clock its lease has run out.
 Late(c) ==
   /\ Asking /\ Active(c) /\ (ctl[c].out \/ (Barring /\ c \in CanExpel)) /\ ~ctl[c].late
   /\ ctl' = [ctl EXCEPT ![c].late = TRUE]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* The session renews its lease.
@@ -467,14 +490,14 @@ Hear(c) ==
   /\ Barring /\ c \notin CanBar /\ Active(c) /\ ~ctl[c].out /\ ctl[c].late
   /\ 2 * Cardinality(hears) > Cardinality(all) \/ "leases rest on a majority" \in Removed
   /\ ctl' = [ctl EXCEPT ![c].late = FALSE]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* A session for which not enough members vouched begins again, by the same view.
 Again(c) ==
   /\ Barring /\ Active(c) /\ sess[c].pc = "ready" /\ ctl[c].tired = ctl[c].knows.num
   /\ ctl' = [ctl EXCEPT ![c].tired = 0]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* A session without a valid lease makes a member bar node 0. A node at a later view refuses.
@@ -482,7 +505,7 @@ Bar(c, n) ==
   /\ c \in CanBar /\ Active(c) /\ ctl[c].late /\ ctl[c].knows.num = 1
   /\ n \in Members(View0) \ ({0} \cup lost.dead \cup master.bars) /\ master.shows[n] = 1
   /\ master' = [master EXCEPT !.bars = @ \cup {n}]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 \* More than half of the members have barred node 0 for a lease, so all leases that were granted before have run out.
@@ -493,7 +516,7 @@ ReadBesideIt(c) ==
   /\ (\A d \in CanExpel : Active(d) => ctl[d].late) \/ "bars wait for leases" \in Removed
   /\ sess[c].pc = "ready"
   /\ ctl' = [ctl EXCEPT ![c].beside = TRUE, ![c].tired = 0]
-  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ UNCHANGED <<mem, sess, logs, stray, lost, master>>
   /\ OnlyMemory
 
 \* Memory nodes are dealt with first, and then clients.
@@ -503,10 +526,12 @@ Recover(c) ==
   IN
   /\ r.pc = "crashed" /\ v.stage = "ok"
   /\ ToSet(Reps(v, r.key)) \cap lost.dead = {}
-  /\ \E o \in Inspect([r EXCEPT !.reps = Reps(v, r.key)]) :
-       sess' = [sess EXCEPT ![c] = o.r]
   /\ UNCHANGED <<mem, ctl, stray, lost, master>>
-  /\ OnlyMemory
+  /\ LET q == [r EXCEPT !.reps = Reps(v, r.key), !.todo = UNION {logs[n][c] : n \in Members(v)}]
+     IN  \E o \in IF IsNumber(r.own) /\ Recording THEN InspectNumbers(q) ELSE Inspect(q) :
+           /\ sess' = [sess EXCEPT ![c] = o.r]
+           /\ logs' = Kept(logs, c, o.r)
+           /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 ---------------------------------------------------------------------------
 (* The master. *)
@@ -521,7 +546,7 @@ Die(n) ==
   /\ n \in Members(master.view) /\ IsSpared(n)
   /\ \E c \in Clients : Active(c) \/ sess[c].rec
   /\ lost' = [lost EXCEPT !.dead = @ \cup {n}]
-  /\ UNCHANGED <<mem, sess, ctl, stray, master>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, master>>
   /\ OnlyMemory
 
 \* View::without, in any stage. The session of the repair is fenced, here in one step; so is the session by which a
@@ -538,11 +563,22 @@ Without(n) ==
        !.todo = {}, !.work = NoWork]
   /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
   /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
-  /\ UNCHANGED <<mem, ctl>>
+  /\ UNCHANGED <<mem, ctl, logs>>
 
 Detect(n) ==
   /\ n \in lost.dead /\ Without(n)
   /\ UNCHANGED lost
+  /\ OnlyMemory
+
+\* A change is still to come, which settles the word. In a cluster, scrubbing finds the damage.
+Damage(n) ==
+  /\ n \in CanDamage /\ master.damages = 0
+  /\ master.view.num = 1 /\ \E c \in Clients : Active(c)
+  /\ \E s \in Slots :
+       /\ mem[n][s].st = "live"
+       /\ mem' = [mem EXCEPT ![n][s] = Number(0)]
+  /\ master' = [master EXCEPT !.damages = 1]
+  /\ UNCHANGED <<sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 \* No more than half of the members are cut off at one time. Real clusters wait for a lease then, and go on.
@@ -566,18 +602,21 @@ SettleBarred ==
   /\ master' = [master EXCEPT !.view = [v EXCEPT !.num = @ + 1, !.stage = "frozen"],
                               !.former = @ \cup {Members(v)}]
   /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
-  /\ UNCHANGED <<mem, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, ctl, logs, stray, lost>>
   /\ OnlyMemory
+
+\* No change has settled the damage yet.
+IsDamaged == master.damages > 0 /\ master.view.num = 1
 
 \* View::growing.
 Grow(n) ==
   LET v == master.view IN
   /\ n \in Joiners \ (Members(v) \cup lost.dead \cup lost.cut) /\ v.stage = "ok"
-  /\ \E c \in Clients : Active(c)
+  /\ (\E c \in Clients : Active(c)) \/ IsDamaged
   /\ master' = [master EXCEPT !.view = [v EXCEPT !.num = @ + 1, !.stage = "frozen",
                                                  !.joining = {n}]]
   /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
-  /\ UNCHANGED <<mem, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 \* The slots whose replicas have to be made equal.
@@ -592,7 +631,7 @@ Stand(n) ==
   /\ master' = [master EXCEPT !.shows[n] = master.view.num,
                               !.bars = IF "bars stand until all is settled" \in Removed
                                        THEN @ \ {n} ELSE @]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 MayTakeEffect ==
@@ -609,8 +648,18 @@ Transform ==
        \/ "writers leave first" \in Removed /\ sess[c].op \notin {"none", "SEARCH"}
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "transforming",
                               !.former = {}, !.todo = Unsettled(master.view)]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
+
+\* A number on a backup is no damage if its record is beside it. While members bar the primary, every number counts,
+\* because sessions possibly read it on the backups, and recovery, which writes no records, possibly put it there.
+Proven(s, nodes) ==
+  LET isBarred == master.bars \cap (Members(master.view) \ lost.dead) # {}
+  IN  {mem[n][s] : n \in {n \in nodes :
+        \/ ~Recording
+        \/ "unproven numbers are damage" \in Removed
+        \/ "records prove numbers" \notin Removed /\ \E c \in Clients : mem[n][s].id \in logs[n][c]
+        \/ "bars prove numbers" \notin Removed /\ isBarred}}
 
 \* One phase READs a slot from all survivors. Then the slot's word is CASed to the backups, and to the primary last. No
 \* session looks at a node that joins.
@@ -619,7 +668,7 @@ Examine(s) ==
       backups == IF v.primaryless THEN v.reps ELSE Tail(v.reps)
       words   == [i \in DOMAIN backups |-> mem[backups[i]][s]]
       p       == Head(v.reps)
-      w       == Settled(~v.primaryless, mem[p][s], words)
+      w       == Settled(~v.primaryless, mem[p][s], words, Proven(s, ToSet(backups)))
       verb(n) == [by |-> Repair, n |-> n, slot |-> s, e |-> mem[n][s], w |-> w,
                   fill |-> n \in v.joining]
       differ(S) == {verb(n) : n \in {n \in S : mem[n][s] # w}}
@@ -632,7 +681,7 @@ Examine(s) ==
                ELSE [master EXCEPT !.work =
                        [slot |-> s, now |-> IF first = {} THEN last ELSE first,
                         then |-> IF first = {} THEN {} ELSE last]]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 RepairVerb ==
@@ -646,7 +695,7 @@ RepairVerb ==
          CASE now # {} -> [master EXCEPT !.work.now = now]
            [] now = {} /\ k.then # {} -> [master EXCEPT !.work.now = k.then, !.work.then = {}]
            [] OTHER -> [master EXCEPT !.work = NoWork, !.todo = @ \ {k.slot}]
-    /\ UNCHANGED <<sess, ctl, stray, lost>>
+    /\ UNCHANGED <<sess, ctl, logs, stray, lost>>
     /\ OnlyMemory
 
 \* Another master takes over, and first fences the session of the repair.
@@ -655,7 +704,7 @@ NewMaster ==
   /\ master' = [master EXCEPT !.restarts = @ + 1, !.work = NoWork,
                               !.todo = Unsettled(master.view)]
   /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
-  /\ UNCHANGED <<mem, sess, ctl, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, lost>>
   /\ OnlyMemory
 
 Switch ==
@@ -663,7 +712,7 @@ Switch ==
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "switched",
                               !.view.primaryless = FALSE, !.view.joining = {},
                               !.view.reps = @ \o SetToSeq(master.view.joining)]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ UNCHANGED <<mem, sess, ctl, logs, stray, lost>>
   /\ OnlyMemory
 
 \* No session reads at an old place, and no suspended write still has to look.
@@ -674,13 +723,14 @@ Stable ==
        /\ sess[c].pc = "parked" /\ ~ctl[c].out /\ sess[c].key \notin Apart
             => "look before stable" \in Removed
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "ok", !.bars = {}]
-  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ ctl' = [c \in Clients |-> [ctl[c] EXCEPT !.beside = FALSE]]
+  /\ UNCHANGED <<mem, sess, logs, stray, lost>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
 
 AtRest == /\ \A c \in Clients : sess[c].pc \in {"done", "gone"} \/ ctl[c].out
-          /\ master.view.stage = "ok" /\ stray = {}
+          /\ master.view.stage = "ok" /\ stray = {} /\ ~IsDamaged
 
 Terminated == AtRest /\ UNCHANGED vars
 
@@ -690,7 +740,7 @@ Next ==
                         \/ Crash(c) \/ Expel(c) \/ Recover(c) \/ Ask(c) \/ Late(c)
                         \/ Hear(c) \/ Again(c) \/ ReadBesideIt(c)
                         \/ \E n \in Nodes : Bar(c, n)
-  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n)
+  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n) \/ Damage(n)
   \/ \E s \in Slots : Examine(s)
   \/ SettleBarred
   \/ Stray \/ RepairVerb \/ NewMaster \/ Transform \/ Switch \/ Stable

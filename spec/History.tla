@@ -36,9 +36,10 @@ NotApplied  == <<"not applied", 0>>
 Buried      == <<"buried", 0>>    \* its client crashed, and recovery has finished its operation
 Found(v)    == <<"found", v>>
 
-\* A Move changes no value, so its linearization point does not matter: the history has only Moves that end when they
-\* begin.
-Moves == {"MOVE", "TURN"}
+\* A Move changes no value, and neither does a sweep, which replaces a free word by another. So their linearization points
+\* do not matter: the history has only those that end when they begin.
+Moves  == {"MOVE", "TURN"}
+Unseen == Moves \cup {"SWEEP"}
 
 \* The effect of an operation on a key with value v (0: absent): the new value and the answer.
 Effect(op, id, v) ==
@@ -48,6 +49,7 @@ Effect(op, id, v) ==
     [] op = "DELETE" -> IF v # 0 THEN <<0, Done>> ELSE <<v, Absent>>
     [] op = "UPSERT" -> <<id, Done>>
     [] op \in Moves  -> <<v, IF v = 0 THEN Absent ELSE Done>>
+    [] op = "SWEEP"  -> <<v, Done>>
 
 \* All <<value, assignment>> that result from S when open operations have their linearization points. ctx[c] is the
 \* operation of client c: a record with op and id.

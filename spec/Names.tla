@@ -5,7 +5,8 @@
 (* ID_I is one client that INSERTs and then DELETEs, and one that INSERTs; *)
 (* in UD_UD each client UPDATEs or DELETEs. All operations are on key a; a *)
 (* "b" after a letter means key b. U UPDATE, D DELETE, I INSERT, P UPSERT, *)
-(* S SEARCH, W any write; M a Move to another place, T a Move in place.    *)
+(* S SEARCH, W any write, E an INSERT or DELETE; M a Move to another       *)
+(* place, T a Move in place; X a sweep.                                    *)
 (***************************************************************************)
 EXTENDS Session, TLC
 
@@ -20,6 +21,8 @@ HasA  == Holding({a})
 HasB  == Holding({b})
 AnyA  == Empty \cup HasA
 HasAB == Holding({a, b})
+\* One slot shows a withdrawal.
+OneLeftover == {f \in [Slots -> {NoKey, Leftover}] : Cardinality({s \in Slots : f[s] = Leftover}) = 1}
 
 Op(name, key) == [op |-> name, key |-> key]
 U  == {Op("UPDATE", a)}
@@ -33,6 +36,8 @@ Ub == {Op("UPDATE", b)}
 M  == {Op("MOVE", a)}
 T  == {Op("TURN", a)}
 W  == U \cup D \cup I \cup P
+E  == I \cup D
+X  == {Op("SWEEP", a)}
 
 \* For the constants of models with speculative writes.
 Yes       == TRUE
@@ -67,6 +72,20 @@ I_Ib  == <<<<I>>, <<Ib>>>>
 I_IU  == <<<<I>>, <<I, U>>>>
 ID_I  == <<<<I, D>>, <<I>>>>
 DI_IS == <<<<D, I>>, <<I, S>>>>
+D_S   == <<<<D>>, <<S>>>>
+D_S_S == <<<<D>>, <<S>>, <<S>>>>
+D_U   == <<<<D>>, <<U>>>>
+D_UD  == <<<<D>>, <<U \cup D>>>>
+EE_E  == <<<<E, E>>, <<E>>>>
+EE_EE == <<<<E, E>>, <<E, E>>>>
+
+X_X   == <<<<X>>, <<X>>>>
+X_I   == <<<<X>>, <<I>>>>
+X_ID  == <<<<X>>, <<I, D>>>>
+X_IX  == <<<<X>>, <<I, X>>>>
+X_XI  == <<<<X>>, <<X, I>>>>
+I_IX  == <<<<I>>, <<I, X>>>>
+IX_IX == <<<<I, X>>, <<I, X>>>>
 
 M_U   == <<<<M>>, <<U>>>>
 U_M   == <<<<U>>, <<M>>>>
@@ -92,6 +111,8 @@ M_U_S  == <<<<M>>, <<U>>, <<S>>>>
 U_S_S  == <<<<U>>, <<S>>, <<S>>>>
 U_U_U  == <<<<U>>, <<U>>, <<U>>>>
 W_W_W  == <<<<W>>, <<W>>, <<W>>>>
+X_I_I  == <<<<X>>, <<I>>, <<I>>>>
+I_I_X  == <<<<I>>, <<I>>, <<X>>>>
 W_W_S  == <<<<W>>, <<W>>, <<S>>>>
 I_I_I  == <<<<I>>, <<I>>, <<I>>>>
 I_Ib_I == <<<<I>>, <<Ib>>, <<I>>>>

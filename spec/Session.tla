@@ -29,6 +29,10 @@ Speculating  == FALSE   \* UPDATE and DELETE may begin with the CASes of the bac
 Recycling == FALSE   \* the first identity may recur, as after all generations of its address
 InOrder   == FALSE   \* a speculative write is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
+Recording == FALSE   \* DELETEs write records; otherwise recovery knows the number of a dead client's DELETE
+
+\* What Init0 gives to a slot that an INSERT has withdrawn from.
+Leftover == "leftover"
 Objects   == {}      \* the nodes that hold the objects; {}: objects are not modelled
 WithObjects == Objects # {}
 
@@ -49,6 +53,7 @@ Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
 MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
 Read(S)       == [t |-> "read", left |-> S]
 Write(id)     == [t |-> "write", id |-> id]    \* the whole object of this identity
+Record(id)    == [t |-> "record", id |-> id]   \* WRITE of a DELETE's record to the session's log area on the node
 AskView       == [t |-> "ask"]                 \* READ of the view that the node is at
 Writes(verbs) == verbs # <<>> /\ Head(verbs).t = "write"
 
@@ -68,10 +73,11 @@ Rest(c, ip, seq, reps) ==
    net |-> NoNet, got |-> NoGot, data |-> NoData,    \* the batch and its results
    asked |-> {},                   \* the backups that a SEARCH reads without the primary
    fail |-> FALSE,                 \* a node did not answer
-   bad |-> FALSE,                  \* a CAS of a winner failed
+   bad |-> FALSE,                  \* a CAS of a winner failed, or recovery saw what no round leaves
    asks |-> FALSE,                 \* what it reads is used only if a majority shows no later view,
    shown |-> {},                   \* and these nodes have shown none (Change.tla)
-   rec |-> FALSE]                  \* the client has crashed, and recovery works in its place
+   rec |-> FALSE,                  \* the client has crashed, and recovery works in its place
+   todo |-> {}]                    \* the numbers that recovery has found and not examined
 
 \* A unique identity; Rule 3 uses the order of identities.
 Id(c, seq) == c * 10 + seq
@@ -79,8 +85,16 @@ Id(c, seq) == c * 10 + seq
 NextId(r)    == IF r.reuse THEN 1 ELSE Id(r.c, r.seq + 1)
 CurrentId(r) == IF r.vis /\ ~r.reuse THEN Id(r.c, r.seq) ELSE NextId(r)
 
-\* A round on a free slot: other writers may write any keys.
-OnFree(r) == r.old.st = "free" /\ r.op # "DELETE"
+\* These operations write a number, and have no object. A *sweep* replaces a withdrawal by a number, so that the object
+\* of the withdrawal can be freed. Its round is a DELETE's, except that the old word is free.
+Erasing == {"DELETE", "SWEEP"}
+Writing(op) == op \notin {"SEARCH"} \cup Moves \cup Erasing
+
+\* The word that the current attempt of such an operation writes.
+OwnNumber(r) == IF "unique numbers" \in Removed THEN Number(0) ELSE Number(Id(r.c, r.seq + 1))
+
+\* An INSERT's round on a free slot: other writers may write any keys.
+OnFree(r) == r.old.st = "free" /\ ~IsNumber(r.own)
 
 Cont(r)        == [r |-> r, ans |-> NoAns]
 Answer(r, ans) == {[r |-> Rest(r.c, r.ip + 1, r.seq, r.reps), ans |-> ans]}
@@ -141,7 +155,7 @@ Withdraw(r, held) ==
 
 \* Another writer's round is over; w is the word that the primary shows by then.
 LoserEnds(r, w) ==
-  CASE r.op \in Moves -> Answer(r, Done)  \* overtaken
+  CASE r.op \in Unseen -> Answer(r, Done)  \* overtaken
     [] OnFree(r) ->                       \* the winner may have another key
          IF "insert losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
     [] ~OnFree(r) /\ r.op = "DELETE" ->   \* the winner may be an UPDATE, so the key is alive
@@ -193,13 +207,24 @@ Fix(r) ==
 ---------------------------------------------------------------------------
 (* The phases of a write. *)
 
+\* A writer's CAS on a backup. A DELETE's record is WRITTEN to the backup's node in the same batch, before the CAS. So
+\* each backup that shows the number has the record on its node, until recovery completes the round.
+Compete(r, b) ==
+  LET swap   == <<Cas(r.old, r.own)>>
+      record == IF Recording /\ IsNumber(r.own)
+                   /\ (b = First(r) \/ "a record beside every CAS" \notin Removed)
+                THEN <<Record(r.own.id)>> ELSE <<>>
+  IN  IF "records come first" \in Removed THEN swap \o record ELSE record \o swap
+
+\* The node whose slots an operation READs first. A withdrawal on a backup may be of a round that is not over.
+ReadsAt(r) == IF r.op = "SWEEP" /\ Backups(r) # {} /\ "sweeps begin at the primary" \in Removed
+              THEN First(r) ELSE Primary(r)
+
 \* The writer competes for the slot that holds the key and that showed this word.
 Replace(r, s, old) ==
-  LET id     == NextId(r)
-      marker == IF "unique markers" \in Removed THEN Never ELSE Marker(id)
-      q == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = old,
-                     !.own = IF r.op = "DELETE" THEN marker ELSE Live(id, r.key)]
-      verbs(b) == <<Cas(q.old, q.own)>>
+  LET q == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = old,
+                     !.own = IF r.op \in Erasing THEN OwnNumber(r) ELSE Live(NextId(r), r.key)]
+      verbs(b) == Compete(q, b)
   IN  IF Backups(r) = {} THEN Commit(q, q.old)
       ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
 
@@ -226,10 +251,11 @@ AfterCopy(r0) ==
 
 \* WRITE of the object, READ of both buckets on the primary.
 AfterRead(r0) ==
-  LET w       == r0.data[Primary(r0)]
+  LET w       == r0.data[ReadsAt(r0)]
       r       == [r0 EXCEPT !.data = NoData]
       holders == {s \in Slots : w[s].st = "live" /\ w[s].key = r.key}
       frees   == {s \in Slots : w[s].st = "free"}
+      leftovers == {s \in Slots : IsWithdrawal(w[s])}
       id      == NextId(r)
       round(s, own) == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = w[s],
                                  !.own = own]
@@ -244,6 +270,8 @@ AfterRead(r0) ==
   IN  CASE r.op = "SEARCH" ->
              IF holders = {} THEN Answer(r, Absent)
              ELSE UNION {Answer(r, Found(w[s].val)) : s \in holders}
+        [] r.op = "SWEEP" -> IF leftovers = {} THEN Answer(r, Done)
+                             ELSE UNION {Replace(r, s, w[s]) : s \in leftovers}
         [] r.op = "INSERT" /\ holders # {} -> Answer(r, Exists)
         [] r.op \in {"UPDATE", "DELETE"} \cup Moves /\ holders = {} -> Answer(r, Absent)
         [] r.op \in Moves /\ holders # {} -> UNION {Move(r, s, w[s]) : s \in holders}
@@ -279,16 +307,16 @@ AfterContend(r0) ==
              ELSE Go(Post(r, "rule3", To(r, Primary(r), <<Read({r.slot})>>)))
 
 \* One phase: WRITE the object, CAS all backups from the hint's word, READ the slot. On a backup's node the WRITE goes
-\* first.
+\* first. A DELETE writes its records instead.
 Speculate(r, hint) ==
   LET id       == NextId(r)
       q        == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.speculative = TRUE,
                             !.slot = hint[1], !.old = hint[2],
-                            !.own = IF r.op = "DELETE" THEN Marker(id) ELSE Live(id, r.key)]
+                            !.own = IF r.op = "DELETE" THEN OwnNumber(r) ELSE Live(id, r.key)]
       to       == IF "objects nowhere else" \in Removed THEN Objects
                   ELSE Objects \ (Nodes0 \ ({Primary(r)} \cup Backups(r)))
-      write(n) == IF n \in to THEN <<Write(id)>> ELSE <<>>
-      swap(n)  == IF n \in Backups(r) THEN <<Cas(q.old, q.own)>> ELSE <<>>
+      write(n) == IF n \in to /\ r.op # "DELETE" THEN <<Write(id)>> ELSE <<>>
+      swap(n)  == IF n \in Backups(r) THEN Compete(q, n) ELSE <<>>
       read(n)  == IF n = Primary(r) THEN <<Read({q.slot})>> ELSE <<>>
       verbs(n) == IF "write before the CAS" \in Removed THEN swap(n) \o write(n) \o read(n)
                   ELSE write(n) \o swap(n) \o read(n)
@@ -296,7 +324,7 @@ Speculate(r, hint) ==
 
 \* If a CAS succeeded, or the primary showed the hint's word, the round of this word was open when the operation began.
 \* If neither happened, the round may have been over long before. But then the session's own word is nowhere, and the
-\* attempt goes on with the word that the slot shows, and with the same object.
+\* attempt goes on with the word that the slot shows, and with the same object or number.
 AfterSpeculation(r) ==
   LET shown == r.data[Primary(r)][r.slot]
       open  == (\E n \in Backups(r) : r.got[n] = r.old) \/ shown = r.old
@@ -330,19 +358,23 @@ AfterWithdrawal(r) ==   \* of the backups: now the primary, which ends the round
 
 Withdrawn(r) == IF r.rec THEN Gone(r) ELSE Retry(r)
 
-\* With one index replica, the tentative word is on the primary.
+\* With one index replica, the tentative word is on the primary. An INSERT that withdraws leaves a number, because a
+\* number keeps no object.
 AfterAlone(r) ==
   LET w == r.data[Primary(r)]
       q == [r EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
   IN  CASE r.got[Primary(r)] # r.old -> Retry(r)
         [] r.got[Primary(r)] = r.old /\ OthersIn(r, w) # {} /\ "look" \notin Removed ->
-             Go(Post(q, "withdraw primary", To(q, Primary(q), <<MustCas(q.own, WithdrawnWord(q.own))>>)))
+             Go(Post([q EXCEPT !.seq = @ + 1], "withdraw primary",
+                     To(q, Primary(q), <<MustCas(q.own, OwnNumber(q))>>)))
         [] OTHER -> Commit([q EXCEPT !.own = Confirmed(q.own)], q.own)
 
 ---------------------------------------------------------------------------
 (* Recovery by inspection. It knows the object that was being written (the *)
 (* log's last one): its key, operation and identity; not how far the round *)
-(* came.                                                                   *)
+(* came. Of a DELETE it knows only the number, from a record. Records of   *)
+(* earlier DELETEs are possibly left, so it examines all numbers that it   *)
+(* finds, one after another.                                               *)
 
 \* The primary is read first, then the backups. If the client's word is on a backup *after* the primary was read, the
 \* round was still open when the primary was read, so the primary's word is the round's old one.
@@ -353,6 +385,15 @@ InspectBackups(r) ==
 BackupsFirst == "primary first" \in Removed
 
 Inspect(r) == IF BackupsFirst /\ Backups(r) # {} THEN InspectBackups(r) ELSE InspectPrimary(r)
+
+InspectNumbers(r) ==
+  IF r.todo = {} THEN Gone(r)
+  ELSE UNION {Inspect([r EXCEPT !.own = Marker(id), !.todo = @ \ {id}]) : id \in r.todo}
+
+\* These outcomes of a phase, or the next number if the examination of one has ended.
+OrNextNumber(r, outcomes) ==
+  IF r.todo = {} THEN outcomes
+  ELSE UNION {IF o.ans = Buried THEN InspectNumbers(r) ELSE {o} : o \in outcomes}
 
 Inspected(r0, w, copies) ==
   LET r    == [r0 EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
@@ -366,7 +407,10 @@ Inspected(r0, w, copies) ==
             own   == IF OnFree(q) THEN Tentative(r.own.id, r.key) ELSE r.own
             verbs(b) == IF held[b] = own THEN <<>> ELSE <<Cas(q.old, own)>>
             posted == Post([q EXCEPT !.own = own], "contend", ToBackups(q, verbs))
-        IN  CASE OnFree(q) /\ has("free") -> Withdraw(q, held)
+        IN  CASE IsNumber(q.own) /\ q.old.st = "free" /\ ~IsWithdrawal(q.old) ->
+                   {Cont([q EXCEPT !.bad = TRUE])}   \* a number replaces an entry or a withdrawal
+              [] IsNumber(q.own) /\ IsWithdrawal(q.old) /\ "sweeps are completed" \in Removed -> Gone(q)
+              [] OnFree(q) /\ has("free") -> Withdraw(q, held)
               [] OnFree(q) /\ ~has("free") /\ has("live") ->
                    Confirm([q EXCEPT !.own = Live(r.own.id, r.key)], held)
               [] OTHER ->
@@ -414,8 +458,8 @@ After(r) ==
 
 \* What a suspended writer concludes from the word that its slot shows in the new view.
 Resolve(r, w) ==
-  CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
-    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* the session's own withdrawal
+  CASE w.id = r.own.id /\ (w.st = "live" \/ IsNumber(w)) -> Answer(r, Done)
+    [] w.id = r.own.id /\ ~(w.st = "live" \/ IsNumber(w)) -> Retry(r)   \* the session's own withdrawal
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
     [] w.id # r.own.id /\ w # r.old /\ r.speculative
          /\ "suspended speculation starts again" \notin Removed -> Retry(r)

@@ -12,7 +12,8 @@
 (* have executed before the crash.                                         *)
 (*                                                                         *)
 (* If `Objects` is not empty, objects are modelled as well: which          *)
-(* identities are complete on which node.                                  *)
+(* identities are complete on which node. If `Recording`, so are the       *)
+(* records of DELETEs: each node has a log area for each client.           *)
 (*                                                                         *)
 (* Every behaviour is finite, so "every operation ends under fairness" is  *)
 (* the same as "no deadlock", which TLC checks.                            *)
@@ -36,10 +37,11 @@ VARIABLES
   stray,   \* verbs of a crashed client that was not fenced (a mutant)
   master,  \* the view and its change, see Init
   objs,    \* node -> identities whose objects are complete there (with speculative writes)
+  logs,    \* node -> client -> numbers in the records of the client's log area there
   past,    \* what hints may contain: every <<slot, live word>> that the primary has shown
   front    \* ghost: key -> frontier (History.tla)
 
-vars == <<mem, sess, stray, master, objs, past, front>>
+vars == <<mem, sess, stray, master, objs, logs, past, front>>
 
 ---------------------------------------------------------------------------
 (* Ghosts. *)
@@ -59,16 +61,16 @@ ShownNext(k) == LET p == Head(master'.reps)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 
-\* Whether client c is in the middle of a Move.
-IsMoving(c) == c \in Clients /\ {sess[c].op, sess'[c].op} \cap Moves # {}
+\* Whether client c is in the middle of an operation that changes no value.
+IsUnseen(c) == c \in Clients /\ {sess[c].op, sess'[c].op} \cap Unseen # {}
 
 \* The history grows by one step of client c on key key: an invocation (inv), an answer, neither or both, and then what
 \* the primary shows. ctx: the operations before the answer.
 Ghost(c, key, inv, ans, ctx) ==
   /\ front' = [k \in Keys |->
-    LET mine == k = key /\ (inv \/ ans # NoAns) /\ ~IsMoving(c)
+    LET mine == k = key /\ (inv \/ ans # NoAns) /\ ~IsUnseen(c)
         sees == ShownNext(k)
-        f1   == IF k = key /\ inv /\ ~IsMoving(c) THEN Invoked(front[k], c) ELSE front[k]
+        f1   == IF k = key /\ inv /\ ~IsUnseen(c) THEN Invoked(front[k], c) ELSE front[k]
         f2   == IF ~mine /\ sees = ShownNow(k) THEN f1
                 ELSE IF sees = Nobody THEN Closure(f1, ctx)
                 ELSE Observed(Closure(f1, ctx), sees)
@@ -93,7 +95,9 @@ NoStray == [slot |-> NoSlot, net |-> NoNet]
 Init ==
   \E f \in Init0 :
     LET \* the identities of the pairs at the start: one for each key
-        word(s) == IF f[s] = NoKey THEN Never ELSE Live(1, f[s])
+        word(s) == CASE f[s] = NoKey    -> Never
+                     [] f[s] = Leftover -> Marker(2)
+                     [] OTHER           -> Live(1, f[s])
     IN /\ mem = [n \in Nodes |-> [s \in Slots |-> word(s)]]
        /\ sess = [c \in Clients |-> Rest(c, 1, 0, InitReps)]
        /\ stray = NoStray
@@ -106,6 +110,7 @@ Init ==
                     moved |-> FALSE,         \* a replica of the objects has moved
                     restarts |-> 0]
        /\ objs = [n \in Nodes |-> IF n \in Objects THEN {1} ELSE {}]
+       /\ logs = [n \in Nodes |-> [c \in Clients |-> {}]]
        /\ past = IF Speculating THEN {<<s, word(s)>> : s \in {s \in Slots : f[s] # NoKey}} ELSE {}
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
@@ -113,24 +118,31 @@ Init ==
 ---------------------------------------------------------------------------
 (* The fabric. *)
 
-\* As in Change.tla, which says why: a recovery that has lost a round waits for the round's end. This is so only with
-\* objects, so that the other models do not change.
+\* As in Change.tla, which says why: a recovery that has lost a round waits for the round's end. It matters only with
+\* objects, or with several backups when settling chooses between their words.
 UntilItIsOver(r, o) ==
-  IF WithObjects /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
+  IF (WithObjects \/ (Backups0 > 1 /\ CanLose # {})) /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
-\* A phase may be over. While the scope is frozen, an operation may go on or stop here.
-EndOfVerb(c, r, inv) ==
+\* A log area is given to another session, empty, when its session has ended in order or is recovered.
+Kept(areas, c, r) ==
+  IF Recording /\ (r.pc \in {"done", "gone"}
+                    \/ (r.pc = "commit" /\ "records stay until the outcome" \in Removed))
+  THEN [n \in Nodes |-> [areas[n] EXCEPT ![c] = {}]] ELSE areas
+
+\* A phase may be over. While the scope is frozen, an operation may go on or stop here. areas: the log areas by then.
+EndOfVerb(c, r, inv, areas) ==
   LET outcomes ==
         IF r.net # NoNet THEN {Cont(r)}
         ELSE IF r.bad THEN {Cont(r)}      \* the model ends there: WinnersAreAlone
         ELSE IF r.fail THEN {Cont(Park(r))}
-        ELSE LET o == {UntilItIsOver(r, x) : x \in After(r)}
+        ELSE LET o == OrNextNumber(r, {UntilItIsOver(r, x) : x \in After(r)})
              IN  o \cup (IF master.stage = "frozen" /\ \A x \in o : x.ans = NoAns
                          THEN {Cont(Park(r))} ELSE {})
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
+        /\ logs' = Kept(areas, c, o.r)
         /\ Ghost(c, r.key, inv, o.ans, Context([sess EXCEPT ![c] = r]))
 
 \* What a writer that looks at a backup concludes from a word: it reads the word's object on the same node, where the
@@ -152,15 +164,20 @@ Execute(c, r, n, inv, has) ==
   /\ CASE ~alive ->
              /\ UNCHANGED mem
              /\ EndOfVerb(c, [r EXCEPT !.net = IF halts THEN NoNet ELSE [@ EXCEPT ![n] = <<>>],
-                                       !.fail = TRUE], inv)
+                                       !.fail = TRUE], inv, logs)
        [] alive /\ v.t = "write" ->
              /\ UNCHANGED mem
-             /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv)
+             /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv, logs)
+       [] alive /\ v.t = "record" ->
+             /\ UNCHANGED mem
+             \* The outcomes of the client's earlier DELETEs are known, so the record may overwrite theirs.
+             /\ \E others \in {{}, logs[n][c]} :
+                  EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv, [logs EXCEPT ![n][c] = others \cup {v.id}])
        [] alive /\ v.t = "cas" ->
           LET cur == mem[n][r.slot]
           IN  /\ mem' = IF cur = v.e THEN [mem EXCEPT ![n][r.slot] = v.w] ELSE mem
               /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@), !.got[n] = cur,
-                                        !.bad = @ \/ (v.must /\ cur # v.e)], inv)
+                                        !.bad = @ \/ (v.must /\ cur # v.e)], inv, logs)
        [] alive /\ v.t = "read" ->
           /\ UNCHANGED mem
           /\ \E S \in (IF Tear THEN {{s} : s \in v.left} ELSE {v.left}) :
@@ -169,7 +186,7 @@ Execute(c, r, n, inv, has) ==
                IN  EndOfVerb(c, [r EXCEPT
                      !.net[n] = net,
                      !.data[n] = [s \in Slots |-> IF s \in S THEN Understood(r, n, mem[n][s])
-                                                    ELSE @[s]]], inv)
+                                                    ELSE @[s]]], inv, logs)
 
 Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, sess[c], n, FALSE, objs)
 
@@ -193,14 +210,14 @@ Begin(c) ==
   /\ Primary(r) \notin master.dead
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
        /\ o.op = "SEARCH" \/ master.stage \in {"ok", "lost"}
-       /\ \E reuse \in {FALSE} \cup (IF Recycling /\ Returns THEN {TRUE} ELSE {}) :
+       /\ \E reuse \in {FALSE} \cup (IF Recycling /\ Returns /\ o.op \notin Erasing THEN {TRUE} ELSE {}) :
             LET q == [r EXCEPT !.op = o.op, !.key = o.key, !.reuse = reuse]
-            IN  Execute(c, Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)), Primary(q),
+            IN  Execute(c, Post(q, "read", To(q, ReadsAt(q), <<Read(Slots)>>)), ReadsAt(q),
                         r.op = "none",
-                        IF WithObjects /\ o.op \notin {"SEARCH"} \cup Moves THEN Everywhere(NextId(q)) ELSE objs)
+                        IF WithObjects /\ Writing(o.op) THEN Everywhere(NextId(q)) ELSE objs)
 
-\* An UPDATE or DELETE begins with a speculative write, if the nodes with the slot's backups have its objects, and no
-\* node without a replica of the slot has them.
+\* An UPDATE or DELETE begins with a speculative write. An UPDATE does so only if the nodes with the slot's backups have
+\* its objects, and no node without a replica of the slot has them.
 BeginSpeculation(c) ==
   LET r       == sess[c]
       beside  == Backups(r) \subseteq Objects /\ Objects \ master.dead \subseteq {Primary(r)} \cup Backups(r)
@@ -208,11 +225,11 @@ BeginSpeculation(c) ==
   /\ Speculating /\ ~master.moved
   /\ r.pc = "ready" /\ r.tries = 0
   /\ Primary(r) \notin master.dead /\ Backups(r) # {}
-  /\ beside \/ "objects beside the backups" \in Removed
   /\ master.stage \in {"ok", "lost"}
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}),
         h \in past :
        /\ o.op \in {"UPDATE", "UPSERT", "DELETE"}
+       /\ beside \/ o.op = "DELETE" \/ "objects beside the backups" \in Removed
        /\ h[2].key = o.key \/ "hints are the key's" \in Removed
        /\ LET q == Speculate([r EXCEPT !.op = o.op, !.key = o.key], h)
           IN  \E n \in Nodes : q.net[n] # <<>> /\ Execute(c, q, n, r.op = "none", objs)
@@ -237,8 +254,9 @@ AwaitEnd(c) ==
   /\ Primary(r) \notin master.dead
   /\ \/ mem[Primary(r)][r.slot] # r.old
      \/ r.op \in Moves /\ "overtaken Moves wait" \in Removed
-  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r, mem[Primary(r)][r.slot])) :
+  /\ \E o \in (IF r.rec THEN InspectNumbers(r) ELSE LoserEnds(r, mem[Primary(r)][r.slot])) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
+       /\ logs' = Kept(logs, c, o.r)
        /\ UNCHANGED <<mem, stray, master>>
        /\ objs' = IF r.op = "MOVE" THEN [n \in Nodes |-> objs[n] \ {r.own.id}] ELSE objs
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
@@ -249,7 +267,7 @@ StopWaiting(c) ==
   /\ r.pc = "await"
   /\ master.stage = "frozen" \/ Primary(r) \in master.dead
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
-  /\ UNCHANGED <<mem, stray, master, objs>>
+  /\ UNCHANGED <<mem, stray, master, objs, logs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -267,27 +285,34 @@ Crash(c) ==
   /\ Cardinality({d \in Clients : sess[d].rec \/ sess[d].pc = "gone"}) < MaxCrashes
   /\ sess' = [sess EXCEPT ![c] = crashed]
   /\ stray' = IF "fence" \in Removed THEN [slot |-> r.slot, net |-> r.net] ELSE stray
-  /\ UNCHANGED <<mem, master, objs>>
+  /\ UNCHANGED <<mem, master, objs, logs>>
   /\ OnlyMemory
 
 \* Recovery finds the object by reading the blocks of the dead client, on all replicas.
 Walks == LET alive == Objects \ master.dead
          IN  IF "all replicas are walked" \in Removed /\ alive # {} THEN {{n} : n \in alive} ELSE {alive}
 
+\* Recovery finds numbers in the log areas of the dead client on the nodes of the view.
+Members == {master.reps[i] : i \in 1..Len(master.reps)}
+NumbersFound(c) ==
+  LET read == Members \ master.dead
+  IN  IF "all log areas are read" \in Removed THEN {logs[n][c] : n \in read}
+      ELSE {UNION {logs[n][c] : n \in read}}
+
 Recover(c) ==
   LET r == sess[c] IN
   /\ r.pc = "crashed"
   /\ master.stage = "ok"             \* memory nodes are handled first, then clients
   /\ UNCHANGED <<mem, stray, master>>
-  /\ \E walked \in Walks :
-       IF \E n \in walked : r.own.id \in objs[n]
-       THEN /\ \E o \in Inspect([r EXCEPT !.reps = master.reps]) :
-                 sess' = [sess EXCEPT ![c] = o.r]
-            /\ objs' = IF "recovery copies" \in Removed THEN objs ELSE Everywhere(r.own.id)
-            /\ OnlyMemory
-       ELSE \E o \in IF WithObjects THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
+  /\ \E walked \in Walks, numbers \in NumbersFound(c) :
+       LET q       == [r EXCEPT !.reps = master.reps, !.todo = numbers]
+           isKnown == IF IsNumber(r.own) THEN ~Recording
+                      ELSE ~WithObjects \/ \E n \in walked : r.own.id \in objs[n]
+       IN  \E o \in IF isKnown THEN Inspect(q) ELSE InspectNumbers(q) :
             /\ sess' = [sess EXCEPT ![c] = o.r]
-            /\ UNCHANGED objs
+            /\ logs' = Kept(logs, c, o.r)
+            /\ objs' = IF ~WithObjects \/ IsNumber(r.own) \/ ~isKnown \/ "recovery copies" \in Removed
+                       THEN objs ELSE Everywhere(r.own.id)
             /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 \* The master that recovers the client dies (and is fenced); another master inspects again.
@@ -297,7 +322,7 @@ RestartRecovery(c) ==
   /\ master.restarts < MaxRestarts
   /\ master' = [master EXCEPT !.restarts = @ + 1]
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
-  /\ UNCHANGED <<mem, stray, objs>>
+  /\ UNCHANGED <<mem, stray, objs, logs>>
   /\ OnlyMemory
 
 \* A replica of the objects leaves a node that keeps a replica of the slots. From now on node n stands for another node,
@@ -306,7 +331,7 @@ RestartRecovery(c) ==
 LeftByTheDead ==
   {sess[c].own.id : c \in {c \in Clients : sess[c].pc = "crashed"
                              /\ (\E n \in Objects \ master.dead : sess[c].own.id \in objs[n])
-                             /\ \E n \in {master.reps[i] : i \in 1..Len(master.reps)}, s \in Slots :
+                             /\ \E n \in Members, s \in Slots :
                                   mem[n][s].id = sess[c].own.id}}
 
 MoveObjects(n, m) ==
@@ -317,7 +342,7 @@ MoveObjects(n, m) ==
          whole == [x \in Nodes |-> IF x \in Objects \ master.dead THEN objs[x] \cup ids ELSE objs[x]]
      IN  objs' = [whole EXCEPT ![n] = whole[m]]
   /\ master' = [master EXCEPT !.moved = TRUE]
-  /\ UNCHANGED <<mem, sess, stray>>
+  /\ UNCHANGED <<mem, sess, stray, logs>>
   /\ OnlyMemory
 
 \* Mutant: a verb of a client that was not fenced.
@@ -327,7 +352,7 @@ Stray(n) ==
        /\ stray' = [stray EXCEPT !.net[n] = Tail(@)]
        /\ mem' = IF v.t = "cas" /\ n \notin master.dead /\ mem[n][stray.slot] = v.e
                  THEN [mem EXCEPT ![n][stray.slot] = v.w] ELSE mem
-  /\ UNCHANGED <<sess, master, objs>>
+  /\ UNCHANGED <<sess, master, objs, logs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -340,17 +365,16 @@ Active(c) == sess[c].pc \notin {"done", "gone"}
 \* that joins in place of the leaving one.
 Leave(n, dead) ==
   LET again == master.stage \in {"frozen", "switched"} IN
-  /\ n \in {master.reps[i] : i \in 1..Len(master.reps)} \ master.leaving
-  /\ Cardinality({master.reps[i] : i \in 1..Len(master.reps)} \ master.leaving) > 1
-  /\ Cardinality(Nodes0) - Cardinality({master.reps[i] : i \in 1..Len(master.reps)}
-                                          \ (master.leaving \cup Spares)) < MaxChanges
+  /\ n \in Members \ master.leaving
+  /\ Cardinality(Members \ master.leaving) > 1
+  /\ Cardinality(Nodes0) - Cardinality(Members \ (master.leaving \cup Spares)) < MaxChanges
   /\ \E c \in Clients : Active(c)
-  /\ \E spare \in {{}} \cup {{m} : m \in Spares \ {master.reps[i] : i \in 1..Len(master.reps)}} :
+  /\ \E spare \in {{}} \cup {{m} : m \in Spares \ Members} :
        master' = [master EXCEPT !.stage = IF again THEN "frozen" ELSE "lost",
                                 !.todo = IF again THEN Slots ELSE {},
                                 !.leaving = @ \cup {n}, !.dead = @ \cup dead,
                                 !.joining = IF @ = {} THEN spare ELSE @]
-  /\ UNCHANGED <<mem, sess, stray, objs>>
+  /\ UNCHANGED <<mem, sess, stray, objs, logs>>
   /\ OnlyMemory
 
 Lose(n)   == n \in CanLose /\ Leave(n, {n})
@@ -359,12 +383,16 @@ Retire(n) == n \in CanRetire /\ Leave(n, {})
 Freeze ==
   /\ master.stage = "lost"
   /\ master' = [master EXCEPT !.stage = "frozen", !.todo = Slots]
-  /\ UNCHANGED <<mem, sess, stray, objs>>
+  /\ UNCHANGED <<mem, sess, stray, objs, logs>>
   /\ OnlyMemory
 
 \* Every session has acknowledged: none has a running verb of a write.
 Drained == \A c \in Clients :
              sess[c].pc \in {"ready", "done", "gone", "crashed", "parked"} \/ sess[c].op = "SEARCH"
+
+\* Whether a word's record is on the node of one of the replicas that show it.
+HasRecord(nodes, s, w) ==
+  ~Recording \/ \E n \in nodes, c \in Clients : mem[n][s] = w /\ w.id \in logs[n][c]
 
 \* The word that all replicas of a slot will hold; pick: the word chosen from a backup.
 Settled(pick, backups) ==
@@ -387,8 +415,10 @@ Settle(s) ==
       backups  == {old[i] : i \in 2..Len(old)} \cap Alive
       words    == {mem[b][s] : b \in backups}
       settled  == primary \in Alive /\ \A b \in backups : mem[b][s] = mem[primary][s]
-      choices  == IF settled \/ backups = {} THEN {mem[primary][s]}
-                  ELSE {IF w.st = "free" THEN w ELSE Settled(w, words) : w \in words}
+      shown    == IF primary \in Alive THEN mem[primary][s] ELSE Never
+      counting == {w \in words : ~PassedOver(w, words, shown, HasRecord(backups, s, w))}
+      choices  == IF settled \/ counting = {} THEN {mem[primary][s]}
+                  ELSE {IF w.st = "free" THEN w ELSE Settled(w, words) : w \in counting}
       order    == SettleOrder
       first(i) == {order[j] : j \in 1..i}
   IN
@@ -405,7 +435,7 @@ Settle(s) ==
                      /\ \E j \in 1..Len(old) : old[j] \in Alive /\ mem[old[j]][s] # w
                      /\ \E n \in Objects \ master.dead : w.id \in objs[n]
                   THEN Everywhere(w.id) ELSE objs
-  /\ UNCHANGED <<sess, stray>>
+  /\ UNCHANGED <<sess, stray, logs>>
   /\ OnlyMemory
 
 Switch ==
@@ -413,7 +443,7 @@ Switch ==
   /\ LET stays(n) == n \notin master.leaving
      IN  master' = [master EXCEPT !.stage = "switched", !.leaving = {}, !.joining = {},
                       !.reps = SelectSeq(@, stays) \o SetToSeq(master.joining)]
-  /\ UNCHANGED <<mem, sess, stray, objs>>
+  /\ UNCHANGED <<mem, sess, stray, objs, logs>>
   /\ OnlyMemory
 
 \* A session takes the new view when none of its READs at the old replicas is left.
@@ -422,7 +452,7 @@ Acknowledge(c) ==
   /\ master.stage \in {"switched", "ok"} /\ r.reps # master.reps
   /\ r.pc = "ready"
   /\ sess' = [sess EXCEPT ![c].reps = master.reps]
-  /\ UNCHANGED <<mem, stray, master, objs>>
+  /\ UNCHANGED <<mem, stray, master, objs, logs>>
   /\ OnlyMemory
 
 \* A suspended writer re-reads its slot.
@@ -432,6 +462,7 @@ ReadAgain(c) ==
   /\ r.pc = "parked"
   /\ \E o \in Resolve(r, mem[Primary(r)][r.slot]) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
+       /\ logs' = Kept(logs, c, o.r)
        /\ UNCHANGED <<mem, stray, master, objs>>
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
@@ -443,7 +474,7 @@ Unfreeze ==
             => r.reps = master.reps \/ "old readers leave" \in Removed
        /\ r.pc = "parked" => "writers re-read first" \in Removed
   /\ master' = [master EXCEPT !.stage = "ok"]
-  /\ UNCHANGED <<mem, sess, stray, objs>>
+  /\ UNCHANGED <<mem, sess, stray, objs, logs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------

@@ -5,11 +5,19 @@
 (* crates/core/src/conflict_rules.rs.                                      *)
 (*                                                                         *)
 (* A word is a record. `id` is the writer's identity: the address and      *)
-(* generation of an object that only this writer allocated. `key` is the   *)
-(* object's key; the fingerprint and the object's key are one field here,  *)
-(* because an object does not change while any session may know it. `st`   *)
-(* is the meaning of the size class and the tentative bit. Identity 0 is   *)
-(* the word of a slot that was never written.                              *)
+(* generation of an object that only this writer allocated, or the number  *)
+(* of a DELETE, which has no object. `key` is the object's key; the        *)
+(* fingerprint and the object's key are one field here, because an object  *)
+(* does not change while any session may know it. `st` is the meaning of   *)
+(* the size class and the tentative bit.                                   *)
+(*                                                                         *)
+(* A free word is one of three kinds:                                      *)
+(* - A *number* is what a DELETE writes. It is used once, by one client.   *)
+(*   Numbers are negative here, and so below all objects.                  *)
+(* - A *withdrawal* is what an INSERT leaves that has withdrawn: it has    *)
+(*   the identity of the INSERT's object.                                  *)
+(* - Identity 0 is the word of a slot that was never written. (Splits,     *)
+(*   which vacate slots, are not modelled.)                                *)
 (*                                                                         *)
 (* `val` names the writer of the value: `id` itself, except after a        *)
 (* *Move*, which puts the value of its round's old word at another address *)
@@ -18,7 +26,7 @@
 (*                                                                         *)
 (* `Removed` names the countermeasures that a mutant takes out.            *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets, Sequences
+EXTENDS Integers, FiniteSets, Sequences
 
 CONSTANTS NoKey, Removed
 
@@ -30,6 +38,10 @@ Tentative(id, key) == Word(id, key, "tentative")
 Moved(id, old)     == [old EXCEPT !.id = id, !.moved = TRUE]
 Marker(id)         == Word(id, NoKey, "free")   \* size class 0: a slot with such a word is free
 Never              == Marker(0)                 \* also the value of unused fields
+Number(id)         == Marker(id - 1000)         \* of the identity that an object would have
+
+IsNumber(w)     == w.st = "free" /\ w.id < 0
+IsWithdrawal(w) == w.st = "free" /\ w.id > 0
 
 Confirmed(w) == [w EXCEPT !.st = "live"]
 WithdrawnWord(w) == Marker(w.id)
@@ -50,6 +62,13 @@ Evaluate(own, seen) ==
 
 \* Rule 3, when the primary is known to show the old value.
 IsSmallest(own, seen) == \A b \in DOMAIN seen : own.id <= seen[b].id
+
+\* Settling passes over a number if one of the backups' words is confirmed: a number that was acknowledged or read is on
+\* all backups. If only the primary shows a confirmed word, the number counts if something proves that it is no damage.
+PassedOver(w, backups, primary, isProven) ==
+  IsNumber(w) /\ \/ \E x \in backups : x.st = "live"
+                 \/ /\ primary.st = "live"
+                    /\ ~isProven \/ "the primary alone does not refute" \in Removed
 
 \* For sets of at most one element, and for sets whose order does not matter.
 RECURSIVE SetToSeq(_)
