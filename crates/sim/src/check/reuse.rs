@@ -22,8 +22,7 @@
 //! so this is no recurrence. The same is true of an identity that a dead client has overwritten by zeros on some
 //! replicas only.
 //!
-//! *Numbers are used once.* The number of a DELETE is never in two slots, and does not come back to a replica where it
-//! was replaced.
+//! *Numbers are used once.* The number of a DELETE is never in two slots.
 
 // Promise MEM-1: Memory is reused only when no running operation knows it.
 // Promise MEM-3: No bit of a free bitmap is set twice.
@@ -36,7 +35,7 @@ use fusee_core::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
 };
 use fusee_core::slab::WINDOW_EPOCHS;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::ClientId;
 use fusee_core::view::{PoolPlace, View};
 
 use super::entries::copies_kept_by;
@@ -79,8 +78,6 @@ pub(crate) struct ReuseCheck {
     used: BTreeMap<u64, u64>,
     /// For each number of a DELETE, by its word, the slot that had it: the subtable, and the offset within it.
     numbers: BTreeMap<u64, (usize, u64)>,
-    /// The numbers that were replaced, each with the place of the replica where that happened.
-    replaced: BTreeSet<(u64, MnId, u64)>,
 }
 
 impl ReuseCheck {
@@ -224,11 +221,6 @@ impl ReuseCheck {
         if new.numbered_by().is_some() {
             let known = *self.numbers.entry(new.0).or_insert(slot);
             assert_eq!(known, slot, "{new:?} is in two slots");
-            let is_new = !self.replaced.contains(&(new.0, place.node, place.offset));
-            assert!(is_new, "{new:?} comes back to {place:?}");
-        }
-        if old.numbered_by().is_some() {
-            self.replaced.insert((old.0, place.node, place.offset));
         }
         let is_moved = old.object() != new.object() || old.turn() != new.turn();
         let keeps = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
