@@ -213,7 +213,6 @@ fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
         (FirstColumnAddsParity, "timed oriented") => 130,
         (MissedBesideGrants, "lost answers") => 110,
         (ScansDropPartsAhead, "short scans") => 95,
-        (ResolvedFreesNothing, "muted") => 60,
         (FailedSetAbsorbs, "correlated") => 55,
         (EpochsPassEarly, "timed reuse") => 50,
         (ChangeDoesNotWait, "timed losses") => 15,
