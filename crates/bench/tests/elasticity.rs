@@ -123,9 +123,9 @@ fn sizes_are_told_for_every_distribution() {
         assert!((whole / ratio("block_per_user") - 1.0).abs() < 1e-9, "{row:#}");
     }
     // Pairs of 64 bytes take objects of 128 bytes. 16 + 1008 bytes of a pair and 40 bytes of the object take 17 units
-    // of 64 bytes, in the class of 18 units.
+    // of 64 bytes, which are a class.
     assert_eq!(rows[0]["object_per_user"], 2.0);
-    assert_eq!(rows[1]["object_per_user"], 1152.0 / 1024.0);
+    assert_eq!(rows[1]["object_per_user"], 1088.0 / 1024.0);
     let text = finish(&mut fusee_bench(&["sizes", "--pairs=10", "--values=uniform:1-9"]));
     assert!(text.expect_code(0).text().contains("uniform:1-9"));
     let wrong = finish(&mut fusee_bench(&["sizes", "--values", "normal:3"]));

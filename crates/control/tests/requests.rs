@@ -34,6 +34,8 @@ const NODE_REQUESTS: &[(&str, PeerKind)] = &[
     ("Bar", Client),
     ("Unbar", Server),
     ("Living", Server),
+    ("LogAreasOf", Server),
+    ("LogArea", Client),
 ];
 
 const MASTER_REQUESTS: &[(&str, PeerKind)] = &[
@@ -56,6 +58,7 @@ const MASTER_REQUESTS: &[(&str, PeerKind)] = &[
     ("Status", Client),
     ("Owners", Client),
     ("Events", Client),
+    ("FurtherClient", Client),
 ];
 
 /// Returns one request of each kind, parsed from pseudo-random small bytes.

@@ -241,7 +241,7 @@ fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn malformed_input_closes_only_its_own_connection() {
     const HELLO: &[u8] =
-        b"FUSEE\x0b\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        b"FUSEE\x0c\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());

@@ -16,7 +16,7 @@ use fusee_control::rpc::{
 use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] =
-    b"FUSEE\x0b\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    b"FUSEE\x0c\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Longest wait for an expected event. It is longer than anything in these tests takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 

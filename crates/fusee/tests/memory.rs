@@ -14,7 +14,7 @@ const OVERHEAD: u64 = 33;
 const KEY: u64 = 16;
 /// Sizes of the test's objects, which its pairs fill without padding.
 const SMALL: u64 = 128;
-const LARGE: u64 = 64 << 10;
+const LARGE: u64 = (64 << 10) + 64;
 
 fn connect(up: &UpCluster, fabric: FabricKind) -> BlockingClient {
     let options = Options::default().with_fabric(fabric);

@@ -511,6 +511,8 @@ struct Model {
     table: BTreeMap<u64, u32>,
     /// The extent that the current request releases, if the node has such an extent.
     released: Option<Place>,
+    /// The offsets of the log areas that are lent.
+    lent: BTreeSet<u64>,
 }
 
 /// The name of an extent. It does not say whether a region's place is the primary.
@@ -538,6 +540,10 @@ impl Model {
                 }
                 NodeEffect::WriteHeader { .. } => {
                     panic!("the header changes with cluster and view")
+                }
+                NodeEffect::ZeroPool { offset, bytes } if offset < first_extent(POOL) => {
+                    assert_eq!(bytes, LOG_AREA_BYTES);
+                    assert!(self.lent.insert(offset), "a log area has one session");
                 }
                 NodeEffect::ZeroPool { offset, bytes } => {
                     let gone = self.released.take().expect("only what is released is zeroed");

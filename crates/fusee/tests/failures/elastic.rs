@@ -14,7 +14,7 @@ use super::common::fusee;
 
 /// Number of keys in addition to the load's keys. Their values have the largest length, and do not fit into the first
 /// regions.
-const KEYS: u32 = 700;
+const KEYS: u32 = 800;
 const VALUE_BYTES: usize = 60 << 10;
 
 fn value(key: u32) -> Vec<u8> {
