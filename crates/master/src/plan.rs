@@ -73,6 +73,12 @@ pub enum PlanError {
     },
 }
 
+/// Returns the bytes that a region takes of a pool beside subtables of this size, which are reserved from the pool's
+/// end.
+fn region_room(region: u64, subtable: u64) -> u64 {
+    padded(region).next_multiple_of(extent_align_bytes(subtable))
+}
+
 /// Returns a number of bytes in MiB, rounded up.
 fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
@@ -124,7 +130,7 @@ impl PlacementPlan {
         let region = geometry.region_bytes;
         if fitting < count {
             let each = (count * u64::from(replicas)).div_ceil(members.len().max(1) as u64);
-            let pool_bytes = each * padded(bytes) + padded(region);
+            let pool_bytes = each * padded(bytes) + region_room(region, bytes);
             return Err(PlanError::Index {
                 subtables: count,
                 fitting,
@@ -161,7 +167,7 @@ impl PlacementPlan {
                 subtables.iter().filter(|nodes| nodes.contains(&member.node)).count() as u64
             };
             let index = members.iter().map(of).max().unwrap_or(0) * padded(bytes);
-            let pool_bytes = index.next_multiple_of(extent_align_bytes(region)) + padded(region);
+            let pool_bytes = index + region_room(region, bytes);
             return Err(PlanError::Regions { bytes: region, replicas, pool_bytes });
         }
         let regions = evened(&members, place(REGIONS, &rooms_left, replicas, count), &rooms_left);

@@ -6,9 +6,8 @@
 //! The report also says what takes the memory that holds no pairs. A cluster is formed with a replicated region for
 //! each node ([`fusee_master`]'s plan), which coded pairs cannot use; if a pool has few regions, this is a large part
 //! of it. In each region the block table takes the room of one block. Objects are rounded up to their size class, and
-//! blocks hold only whole objects. With the defaults, values of 1 MiB lose the same room by rounding whatever their
-//! redundancy: 7 objects of 1.125 MiB, or 28 of 288 KiB, fill the same part of a block of 8 MiB. Regions are small by
-//! default, so that the replicated ones take little.
+//! blocks hold only whole objects. With the defaults, 7 values of 1 MiB fit into a block of 8 MiB, or 28 chunks of 288
+//! KiB of such values. Regions are small by default, so that the replicated ones take little.
 
 use std::fmt::Write as _;
 

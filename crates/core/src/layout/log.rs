@@ -10,8 +10,8 @@
 //! CAS reaches that backup: a memory node that shows the DELETE's number has the record, too. Recovery of a dead
 //! session reads its areas, and finds by the hash the slots that possibly show the number.
 //!
-//! A memory node lends each session one area, as long as the session lives, and zeroes the area before it lends it
-//! again. A session writes a record over an older one whose DELETE has ended.
+//! A memory node lends a session one to [`MAX_LOG_AREAS`] areas, as long as the session lives, and zeroes the area
+//! before it lends it again. A session writes a record over an older one whose DELETE has ended.
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{POOL_HEADER_BYTES, Slot, first_extent};

@@ -170,6 +170,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                         log.add_area(node, number, area);
                         return Ok(());
                     }
+                    None if number > 0 => "other DELETEs of the session",
                     None => "a memory node to lend a log area",
                 }
             }
@@ -180,7 +181,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                         if client <= log.client.get() {
                             return Err(Error::Corrupt { what: "a client id was given out twice" });
                         }
-                        (log.client.set(client), log.next.set(0));
+                        log.client.set(client);
+                        log.next.set(0);
                     }
                     return Ok(());
                 }

@@ -238,7 +238,7 @@ type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
 /// The size, in bytes, up to which objects are read whole to compare their keys. The CRC of a whole object can prove
 /// that the object has another key, and such a READ costs hardly more than one of the object's start.
-const COMPARED_WHOLE_BYTES: u64 = 2048;
+const COMPARED_WHOLE_BYTES: u64 = 2048 + UNIT_BYTES;
 
 /// Returns the number of bytes of an object that have to be read to compare its key.
 fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
