@@ -148,7 +148,7 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     assert!(number(class(&left, LARGE), "marked_objects") > 0, "{left}");
     assert_eq!(sum(&left, "owners", "handed_on"), sum(&left, "owners", "blocks"));
     let text = up.run(&["status", "--memory"]).expect_code(0).text();
-    for says in ["mn1 ", "64.0 KiB", "departed", "wait to be used again"] {
+    for says in ["mn1 ", "64.1 KiB", "departed", "wait to be used again"] {
         assert!(text.contains(says), "{says} is not in:\n{text}");
     }
 }
