@@ -117,7 +117,7 @@ fn a_survey_counts_every_block_once_while_regions_move() {
         Client::connect_with(&addr, options).unwrap().blocking()
     };
     let clients = [FabricKind::Shm, FabricKind::Tcp].map(connect);
-    for i in 0..180u32 {
+    for i in 0..165u32 {
         clients[0].put(&i.to_le_bytes(), &[1; 60 << 10]).unwrap();
     }
     let first = clients[1].admin().survey_memory().unwrap();

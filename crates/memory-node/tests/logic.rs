@@ -612,6 +612,14 @@ impl Model {
                 assert_eq!(blocks, &Vec::from_iter(theirs));
             }
             (NodeRequest::OfJob { .. }, NodeReply::Done) => {}
+            (NodeRequest::LogArea { client, .. }, NodeReply::LogArea { area }) => {
+                assert!(
+                    !self.fenced.contains(client) && self.lent.contains(&log_area_offset(*area))
+                );
+            }
+            (NodeRequest::LogAreasOf { clients }, NodeReply::LogAreas(areas)) => {
+                assert!(areas.iter().all(|(client, _)| clients.contains(client)));
+            }
             (NodeRequest::Fence { clients }, NodeReply::Done) => {
                 assert!(clients.iter().all(|client| self.fenced.contains(client)));
             }

@@ -25,9 +25,8 @@ use crate::race::{Buckets, Key};
 #[cfg(feature = "mutants")]
 use crate::store::Store;
 use crate::store::StoreOp;
-use crate::store::write::WriteRound;
 use crate::verbs::{ClientId, Fabric, MnId};
-use crate::view::{PoolPlace, View};
+use crate::view::{PoolPlace, SlotRef, View};
 
 /// The number and the place for a record that an attempt of a DELETE has taken.
 #[derive(Clone, Copy, Debug)]
@@ -193,19 +192,19 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.pause().await.map_err(|_| Error::GaveUp { waiting_for, outcome })
     }
 
-    /// Posts the record of a DELETE beside each backup of its slot. The CASes of the backups are posted behind it.
+    /// Posts the record of a DELETE beside each backup of a slot. The CASes of the backups are posted behind it.
     pub(in crate::store) fn post_record(
         &mut self,
         key: Key<'_>,
         number: &DeleteNumber,
-        round: &WriteRound,
+        slot: SlotRef,
     ) {
         let Some(record) = number.record else { return };
         let bytes = LogRecord { hash: key.hash(), number: number.word }.encode();
         let span = self.batch.stage(bytes.len() as u32);
         self.batch.bytes_mut(span).copy_from_slice(&bytes);
         let view = self.view.clone();
-        for PoolPlace { node, .. } in view.slot_on_backups(round.slot) {
+        for PoolPlace { node, .. } in view.slot_on_backups(slot) {
             let area = self.store.deletes.area(node, area_of(record));
             let area = area.expect("the attempt has begun with it");
             let record = usize::from(record) % LOG_RECORDS;

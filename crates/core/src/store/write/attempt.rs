@@ -29,7 +29,6 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-use super::contend::post_cases;
 use super::copies::{CopyAllocation, copies_found, free_copy};
 use super::find::KeyProof;
 use super::intent::{CannotBegin, Intent, KeepRedundancy, WriteValue};
@@ -39,7 +38,7 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, guard, passes, removed, right_or};
-use crate::race::{BucketWords, Buckets};
+use crate::race::BucketWords;
 use crate::slab::{Allocation, SlabKind};
 use crate::store::session::DeleteNumber;
 use crate::store::{Hint, HintTrust, Store, StoreOp};
@@ -491,22 +490,6 @@ impl<'i> Attempt<'i> {
     /// Returns the round in which the attempt replaces the word of the key's slot.
     pub fn round_on(&self, found: Hint) -> WriteRound {
         WriteRound { slot: found.slot, old: found.word, own: self.own_word() }
-    }
-
-    /// Posts the CASes of the backups in a round of the attempt; of a DELETE, its record in front of them, so that no
-    /// memory node shows the number without the record.
-    #[inline]
-    pub(super) fn post_cases<F: Fabric, H: Host>(
-        &self,
-        op: &mut StoreOp<'_, F, H>,
-        round: &WriteRound,
-        look: Option<&Buckets>,
-    ) -> PostedRound {
-        let AttemptMeans::Number(number) = &self.means else { return post_cases(op, round, look) };
-        let late = removed(Mutant::RecordsComeLate);
-        let early = late.then(|| post_cases(op, round, look));
-        op.post_record(self.intent.key, number, round);
-        early.unwrap_or_else(|| post_cases(op, round, look))
     }
 }
 

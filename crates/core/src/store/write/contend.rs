@@ -18,7 +18,7 @@
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 
-use super::attempt::{Attempt, AttemptStep, PerBackup, PostedRound, WriteRound};
+use super::attempt::{Attempt, AttemptMeans, AttemptStep, PerBackup, PostedRound, WriteRound};
 use crate::conflict_rules::{RoundRule, RoundVerdict, Winner, evaluate};
 use crate::error::Error;
 use crate::host::Host;
@@ -94,19 +94,26 @@ pub(super) fn post_round<F: Fabric, H: Host>(
     look: Option<&Buckets>,
 ) -> bool {
     op.batch.next_phase();
-    let posted = attempt.post_cases(op, &round, look);
+    let posted = post_cases(op, attempt, &round, look);
     let asks = !posted.cases.is_empty();
     attempt.enter_step(AttemptStep::Contending(round, posted));
     asks
 }
 
-/// Posts the CASes of a round behind the verbs that are in the batch.
+/// Posts the CASes of a round of an attempt behind the verbs that are in the batch; of a DELETE, its record in front of
+/// them, so that no memory node shows the number without the record.
+#[inline]
 pub(super) fn post_cases<F: Fabric, H: Host>(
     op: &mut StoreOp<'_, F, H>,
+    attempt: &Attempt<'_>,
     round: &WriteRound,
     look: Option<&Buckets>,
 ) -> PostedRound {
-    Rules::post(op, round, look)
+    let AttemptMeans::Number(number) = &attempt.means else { return Rules::post(op, round, look) };
+    let late = removed(Mutant::RecordsComeLate);
+    let early = late.then(|| Rules::post(op, round, look));
+    op.post_record(attempt.intent.key, number, round.slot);
+    early.unwrap_or_else(|| Rules::post(op, round, look))
 }
 
 /// Returns the winner's permission if the executed CASes have put the own word on all backups.

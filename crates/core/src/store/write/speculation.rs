@@ -26,7 +26,7 @@
 //! On an immediate fabric nothing is written speculatively, because a phase costs only a function call there.
 
 use super::attempt::{Attempt, AttemptStep};
-use super::contend::found_on_backups;
+use super::contend::{found_on_backups, post_cases};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
@@ -92,9 +92,9 @@ pub(super) fn post_speculation<F: Fabric, H: Host>(
     let round = attempt.round_on(hint);
     op.batch.clear();
     let early = removed(Mutant::SpeculationCasesBeforeItWrites);
-    let early = early.then(|| attempt.post_cases(op, &round, None));
+    let early = early.then(|| post_cases(op, attempt, &round, None));
     attempt.post_object(op)?;
-    let posted = early.unwrap_or_else(|| attempt.post_cases(op, &round, None));
+    let posted = early.unwrap_or_else(|| post_cases(op, attempt, &round, None));
     let slot = op.read_slot(round.slot);
     attempt.enter_step(AttemptStep::Speculated(round, posted, slot));
     Ok(())

@@ -21,7 +21,7 @@
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptStep, HintReads, WriteRound};
-use super::contend::{look_result, post_round, won_at_once};
+use super::contend::{look_result, post_cases, post_round, won_at_once};
 use super::find::KeyProof;
 use super::insert::{is_only, post_confirmation};
 use super::round::{check_rewritten, is_committed, post_commit};
@@ -234,7 +234,7 @@ fn after_bucket_reads<F: Fabric, H: Host>(
         return Ok(Some(SlowPathReason::Find(Box::new(words))));
     };
     op.batch.next_phase();
-    let posted = attempt.post_cases(op, &round, Some(&buckets));
+    let posted = post_cases(op, attempt, &round, Some(&buckets));
     attempt.enter_step(AttemptStep::Installing(round, posted, shown));
     Ok(None)
 }
