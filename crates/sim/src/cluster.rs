@@ -381,6 +381,16 @@ impl SimCluster {
         self.open_heard(process, options, true).await
     }
 
+    /// Opens a session with the cluster's options, whose lease the keeper renews. For tests.
+    ///
+    /// # Panics
+    /// If the master does not open a session.
+    pub async fn open_kept(&self, process: ProcessId, keeper: &Keeper) -> SimSession {
+        let session = self.open(process, self.0.options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        session
+    }
+
     /// Opens a session, like [`SimCluster::open`], whose lease has already run out by its own clock.
     pub async fn open_unheard(
         &self,

@@ -22,8 +22,7 @@ fn a_session_without_numbers_gets_further_ones() {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
-        let session = cluster.open(process, options().session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let mut words = BTreeSet::new();
         let mut clients = BTreeSet::new();
@@ -55,8 +54,7 @@ fn more_deletes_than_records_wait_for_each_other() {
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, LEASE);
         cluster.block_on(process, async {
-            let session = cluster.open(process, options().session).await.expect("a master leads");
-            keeper.open(session.gate().clone());
+            let session = cluster.open_kept(process, &keeper).await;
             for key in 0..KEYS {
                 session.insert(&key.to_be_bytes(), b"value").await.expect("there is room");
             }
@@ -78,8 +76,7 @@ fn log_areas_of_ended_sessions_are_lent_again() {
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
         for number in 0..SESSIONS {
-            let session = cluster.open(process, options.session).await.expect("a master leads");
-            keeper.open(session.gate().clone());
+            let session = cluster.open_kept(process, &keeper).await;
             session.insert(b"key", b"value").await.expect("there is room");
             let deleted = session.delete(b"key").await;
             deleted.unwrap_or_else(|error| panic!("session {number}: {error}"));

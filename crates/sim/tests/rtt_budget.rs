@@ -360,11 +360,7 @@ fn run_coded_with(
     let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
-    let open = async || {
-        let session = cluster.open(process, options.session).await.unwrap();
-        keeper.open(session.gate().clone());
-        session
-    };
+    let open = || cluster.open_kept(process, &keeper);
     let redundancy = Redundancy::Coded(Coding::try_from(code).unwrap());
     let scenario = async {
         // This write waits until there is a region for coded values.

@@ -70,8 +70,7 @@ fn copies_are_found_without_headers(chunk: usize) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_millis(20));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.unwrap();
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let value = [7; 1500];
         let redundancy: fusee_core::data::Redundancy = "eor:2:3+1".parse().unwrap();
@@ -132,8 +131,7 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let keeper = cluster.keeper(process, Duration::from_secs(1));
     let redundancy: fusee_core::data::Redundancy = redundancy.parse().unwrap();
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.unwrap();
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let value = [7; 1500];
         let hint = store

@@ -28,8 +28,7 @@ pub fn left_copy_word(seed: u64) {
     let coding = Coding::new(3, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let put = store
             .write(WriteRequest::insert(b"key".as_slice(), &VALUE).placed(oriented))

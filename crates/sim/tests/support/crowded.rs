@@ -74,8 +74,7 @@ pub fn crowded(seed: u64) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
-        let session = cluster.open(process, options().session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let before = cluster.view().clone();
         let keys = alike(&before);
         let mut kept = BTreeMap::new();

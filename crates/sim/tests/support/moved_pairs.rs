@@ -89,8 +89,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     cluster.block_on(process, async {
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
-            let session = cluster.open(process, options.session).await.expect("a master leads");
-            keeper.open(session.gate().clone());
+            let session = cluster.open_kept(process, &keeper).await;
             sessions.push(Rc::new(session));
         }
         // With EC-oriented pairs, two sessions run two operations each at one time, so that two Moves of one session
@@ -227,8 +226,7 @@ pub fn copies_compared(seed: u64) {
     let keeper = cluster.keeper(process, LEASE);
     let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let mut kept = std::collections::BTreeMap::new();
         for number in 0..400u64 {
             let key = format!("key {}", rng.below(200));
@@ -371,8 +369,7 @@ pub fn older_parity(seed: u64) {
     let coding = Coding::new(2, 2).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let value = [7; 900];
         let written = store
@@ -427,8 +424,7 @@ pub fn unread_data(seed: u64) {
     let coding = Coding::new(2, 2).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let mut number = 0;
         let (key, hint, data) = loop {
@@ -472,8 +468,7 @@ pub fn torn_headers(seed: u64) {
     let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
     let redundancy = rng.pick(&[Redundancy::Coded(coding()), oriented]);
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let value = [7; 900];
         let written = store
@@ -582,8 +577,7 @@ pub fn silent_chunk(seed: u64) {
     let coding = Coding::new(3, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let store = session.store();
         let put = store
             .write(WriteRequest::insert(b"key", &[7; 900]).placed(oriented))

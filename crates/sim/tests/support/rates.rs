@@ -70,9 +70,7 @@ pub fn demotion(seed: u64) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
     cluster.block_on(process, async {
-        let session =
-            cluster.open(process, cluster.options().session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         for n in 0..KEYS {
             session.insert(&key(n), &[1; VALUE_BYTES]).await.expect("there is room");
         }
@@ -105,9 +103,7 @@ pub fn promotion(seed: u64) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
     cluster.block_on(process, async {
-        let session =
-            cluster.open(process, cluster.options().session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         for n in 0..KEYS {
             session.insert(&key(n), &[1; VALUE_BYTES]).await.expect("there is room");
         }

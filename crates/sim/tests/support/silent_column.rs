@@ -28,8 +28,7 @@ pub fn silent_column(seed: u64) {
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     let redundancy = if seed.is_multiple_of(2) { Redundancy::Coded(coding) } else { oriented };
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let (key, hint, silent) = pair_apart(&cluster, &session, redundancy).await;
         let view = cluster.view().number;
         cluster.network().links().hold(session.id(), silent, HELD_NS);

@@ -168,11 +168,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let turned = cluster.block_on(process, async {
-        let open = async || {
-            let session = cluster.open(process, options.session).await.expect("a master leads");
-            keeper.open(session.gate().clone());
-            session
-        };
+        let open = || cluster.open_kept(process, &keeper);
         let writer = open().await;
         let other = open().await;
         let put = writer.store().write(WriteRequest::upsert(KEY, &[1; 700]).placed(oriented)).await;
@@ -219,11 +215,7 @@ pub fn lost_single(seed: u64) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
-        let open = async || {
-            let session = cluster.open(process, options.session).await.expect("a master leads");
-            keeper.open(session.gate().clone());
-            session
-        };
+        let open = || cluster.open_kept(process, &keeper);
         let writer = open().await;
         let other = open().await;
         let store = writer.store();

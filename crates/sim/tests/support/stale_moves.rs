@@ -47,8 +47,7 @@ pub fn stale_move(seed: u64) {
     let ways = [Redundancy::Coded(coding), oriented];
     let begun = seed as usize / 3 % 2;
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let (key, mut hint, held) = pair_apart(&cluster, &session, oriented).await;
         for way in &ways[..begun] {
             let moved = session.store().set_redundancy(&key[..], *way, Some(hint)).await;

@@ -33,8 +33,7 @@ pub fn stale_orphan(seed: u64, is_own: bool) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
-        let session = cluster.open(process, options.session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         let earlier = cluster.open(process, options.session).await.expect("a master leads");
         let owner = if is_own { session.id() } else { earlier.id() };
         let class = Object::class(4, LENGTHS[1]).expect("there is one");

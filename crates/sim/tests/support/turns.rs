@@ -119,8 +119,7 @@ pub fn many_deaths(seed: u64) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
-        let session = cluster.open(process, options().session).await.expect("a master leads");
-        keeper.open(session.gate().clone());
+        let session = cluster.open_kept(process, &keeper).await;
         for _ in 0..8 {
             for _ in 0..DYING {
                 // No keeper renews the lease of this session.
