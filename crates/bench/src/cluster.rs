@@ -45,8 +45,6 @@ pub struct ClusterDemand {
     pub pairs: u64,
     /// The redundancy of the pairs.
     pub redundancy: Redundancy,
-    /// Objects with a key only, which DELETEs write.
-    pub deletes: u64,
     /// Number of processes that have clients, not counting this process.
     pub processes: u64,
 }
@@ -102,19 +100,14 @@ pub fn plan(
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let redundancy = demand.redundancy;
-    let logs = Redundancy::default();
     let pair_blocks = blocks(&geometry, redundancy, objects(demand.pairs), value_bytes, sessions)?;
-    let delete_blocks = blocks(&geometry, logs, objects(demand.deletes), 0, sessions)?;
     let regions = |blocks: u64| blocks.div_ceil(geometry.blocks_per_region().into()) + 1;
     let replicas = u64::from(cluster.data_replicas());
     let places = redundancy.places(cluster.data_replicas().into()) as u64;
     let nodes = u64::from(cluster.memory_nodes);
-    let extents = if redundancy == logs {
-        regions(pair_blocks + delete_blocks) * replicas
-    } else {
-        // A new cluster has at least one replicated region for each node.
-        regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas
-    };
+    // A new cluster has at least one replicated region for each node.
+    let replicated = if redundancy == Redundancy::default() { 0 } else { nodes };
+    let extents = regions(pair_blocks) * places + replicated * replicas;
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
     let grown_bytes = grown_index_bytes(&demand, &geometry);
     // The regions are spread evenly over the nodes, and a node holds at most one replica of each subtable. One more
@@ -123,7 +116,7 @@ pub fn plan(
     let region_bytes = regions_per_node * geometry.region_bytes;
     // Room for the growth of the index, and for one or two regions that are reserved while the index grows.
     let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
-    let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
+    let touched_bytes = pair_blocks * places * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
     let least_pool_bytes = geometry.region_bytes + index_bytes;
     Ok(BenchClusterPlan { geometry, pool_bytes, touched_bytes, least_pool_bytes })

@@ -89,7 +89,6 @@ impl MicroArgs {
             keys,
             index_keys: keys,
             pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
-            deletes: limits.keys + self.operations,
             ..ClusterDemand::default()
         }
     }

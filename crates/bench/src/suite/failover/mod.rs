@@ -164,7 +164,6 @@ impl FailoverArgs {
             index_keys: self.keys,
             pairs: self.keys + updates,
             redundancy: self.redundancy,
-            deletes: 0,
             processes,
         }
     }

@@ -106,23 +106,23 @@ impl YcsbRunPlan {
         let available = machine.available_memory_bytes;
         let pairs = cluster::affordable_pairs(&args.load, &args.cluster, available);
         let affordable = pairs.saturating_sub(self.keys()).saturating_mul(100);
-        // Reads need no memory, so a run with nothing but reads is limited by time alone.
-        match affordable.checked_div(self.writes_percent()) {
+        // Reads and DELETEs need no memory, so a run with nothing but these is limited by time alone.
+        match affordable.checked_div(self.pair_writes_percent()) {
             Some(affordable) => (possible as u64).min(affordable).max(1),
             None => MAX_KEYS / 2,
         }
     }
 
-    fn writes_percent(&self) -> u64 {
+    /// Returns the percentage of operations that write a pair, which takes memory.
+    fn pair_writes_percent(&self) -> u64 {
         let workload = self.args.workload;
         match &self.trace {
             Some(trace) => {
-                let writes = trace.operations() - trace.count(WorkloadOperation::Search);
+                let inserts = trace.count(WorkloadOperation::Insert);
+                let writes = inserts + trace.count(WorkloadOperation::Update);
                 (writes * 100).div_ceil(trace.operations())
             }
-            None => {
-                workload.updates_percent() + workload.inserts_percent() + workload.deletes_percent()
-            }
+            None => workload.updates_percent() + workload.inserts_percent(),
         }
     }
 
@@ -134,14 +134,12 @@ impl YcsbRunPlan {
             let times = operations.div_ceil(trace.operations());
             let count = |request| trace.count(request).saturating_mul(times).min(operations);
             let keys = trace.keys();
-            let deletes = count(WorkloadOperation::Delete);
             let pairs =
                 args.keys + count(WorkloadOperation::Insert) + count(WorkloadOperation::Update);
             return ClusterDemand {
                 keys,
                 index_keys: keys,
                 pairs,
-                deletes,
                 processes,
                 ..ClusterDemand::default()
             };
@@ -153,21 +151,13 @@ impl YcsbRunPlan {
         };
         let inserts = drawn(workload.inserts_percent());
         let updates = drawn(workload.updates_percent());
-        let deletes = drawn(workload.deletes_percent());
         // On an existing cluster, a run limited by time alone has no known number of operations.
         let is_bounded =
             args.cluster.master.is_none() || args.seconds.is_none() || args.operations.is_some();
         let new_keys = if workload.adds_keys() && is_bounded { inserts } else { 0 };
         let pairs = args.keys + inserts + updates;
         let keys = args.keys + new_keys;
-        ClusterDemand {
-            keys,
-            index_keys: keys,
-            pairs,
-            deletes,
-            processes,
-            ..ClusterDemand::default()
-        }
+        ClusterDemand { keys, index_keys: keys, pairs, processes, ..ClusterDemand::default() }
     }
 
     /// Returns the operations of the run, for all processes together.
