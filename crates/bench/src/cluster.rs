@@ -101,7 +101,9 @@ pub fn plan(
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let redundancy = demand.redundancy;
     let pair_blocks = blocks(&geometry, redundancy, objects(demand.pairs), value_bytes, sessions)?;
-    let regions = |blocks: u64| blocks.div_ceil(geometry.blocks_per_region().into()) + 1;
+    let regions = |blocks: u64| {
+        blocks.div_ceil(u64::from(geometry.frames_per_region() >> geometry.max_order())) + 1
+    };
     let replicas = u64::from(cluster.data_replicas());
     let places = redundancy.places(cluster.data_replicas().into()) as u64;
     let nodes = u64::from(cluster.memory_nodes);

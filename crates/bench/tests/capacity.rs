@@ -30,10 +30,10 @@ fn a_code_holds_more_pairs_than_replicas_do() {
         let bytes = |name: &str| full[name].as_u64().unwrap();
         let parts = bytes("region_bytes") + bytes("other_region_bytes") + bytes("rest_bytes");
         assert_eq!(Some(parts), report["lent_bytes"].as_u64(), "{report:#}");
-        // The pairs fill the regions, except for one block of each region, which has the block table.
+        // The pairs fill the regions, except for the ends of blocks, and for the smallest blocks.
         let held = full["block_bytes"].as_f64().unwrap() * bytes("pairs") as f64;
-        let room = bytes("region_bytes") as f64 / 2.0;
-        assert!(held > 0.9 * room && held < 1.001 * room, "{held} of {room}: {report:#}");
+        let room = bytes("region_bytes") as f64;
+        assert!(held > 0.75 * room && held < 1.001 * room, "{held} of {room}: {report:#}");
     }
     assert_eq!(full[0]["other_region_bytes"], 0);
 }

@@ -36,8 +36,8 @@ fn update(more: &[&str], passes: u64, fill: f64) {
     for pass in rows {
         assert!(number(&pass["ops_per_s"]) > 0.0 && number(&pass["most_in_use_bytes"]) <= most);
         let nodes = pass["nodes"].as_object().unwrap();
-        let blocks: u64 = nodes.values().map(|n| n["blocks_in_use"].as_u64().unwrap()).sum();
-        assert_eq!((nodes.len(), &pass["in_use_bytes"]), (3, &(blocks << 21).into()));
+        let bytes: u64 = nodes.values().map(|n| n["in_use_bytes"].as_u64().unwrap()).sum();
+        assert_eq!((nodes.len(), &pass["in_use_bytes"]), (3, &bytes.into()));
     }
     for kind in ["update", "search"] {
         let count = number(&updates["operations"][kind]["count"]);

@@ -108,7 +108,8 @@ fn killed_clients_are_recovered_and_measured() {
         assert_eq!(rounds.len(), 2);
         for round in rounds {
             let recovery = &round["recovery"];
-            assert!(recovery["walked"].as_u64().unwrap() >= 200, "{report:#}");
+            // Blocks that were used up before are sealed, and are not walked.
+            assert!(recovery["walked"].as_u64().unwrap() >= 20, "{report:#}");
             assert_eq!(recovery["strange"], 0, "{report:#}");
             assert!(recovery["total_ms"].as_f64().unwrap() > 0.0);
             assert!(round["recovered_ms"].as_f64() > recovery["total_ms"].as_f64());

@@ -314,8 +314,7 @@ fn is_short(above_percent: u8, usages: &[Usage]) -> bool {
     let sum = |of: fn(&Usage) -> u64| usages.iter().map(of).sum::<u64>() as f64;
     // The share of owned blocks is computed over all memory nodes together, because each node reports only the blocks
     // of regions whose primary it holds.
-    let owned =
-        sum(|usage| usage.primary_blocks_owned) / sum(|usage| usage.primary_blocks).max(1.0);
+    let owned = sum(|usage| usage.led_bytes_owned) / sum(|usage| usage.led_bytes).max(1.0);
     let level = f64::from(above_percent) / 100.0;
     usages.iter().any(|usage| usage.reserved_bytes as f64 * owned > usage.pool_bytes as f64 * level)
 }
@@ -398,11 +397,11 @@ mod tests {
 
     #[test]
     fn memory_is_short_where_a_pool_is_reserved_and_blocks_are_taken() {
-        let usage = |reserved_bytes, primary_blocks_owned| Usage {
+        let usage = |reserved_bytes, led_bytes_owned| Usage {
             pool_bytes: 100,
             reserved_bytes,
-            primary_blocks: 10,
-            primary_blocks_owned,
+            led_bytes: 10,
+            led_bytes_owned,
             ..Usage::default()
         };
         assert!(!is_short(85, &[]));

@@ -9,6 +9,8 @@ use allocation_counter::measure;
 use fusee_client::{Client, EmbeddedOptions, FabricKind};
 
 const KEYS: u32 = 200;
+/// A number of writes among which a search for memory is a small part.
+const MANY: u32 = 2000;
 
 fn key(number: u32) -> [u8; 8] {
     u64::from(number).to_le_bytes()
@@ -28,8 +30,9 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     for number in 0..KEYS {
         session.block_on(session.insert(&key(number), &value)).expect("it is new");
     }
-    // From here on, buffers that are kept from one operation to the next have their final size.
-    updates(2);
+    // From here on, buffers that are kept from one operation to the next have their final size, and so have the
+    // session's blocks.
+    updates(100);
 
     let found = Cell::new(0);
     let gets = measure(|| {
@@ -43,26 +46,26 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     assert_eq!(found.get(), KEYS as usize * value.len());
     assert_eq!(gets.count_total, 0, "{gets:?}");
 
-    // Some allocations are expected: free bits are set 64 at a time, and a search for memory begins when half of a
-    // block is used up.
-    let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
-    let taken = measure(|| updates(5));
+    // Some allocations are expected: up to two when free bits are set, 64 at a time, and about 30 when the session
+    // searches for memory, each time that half of a block is used up.
+    let allowed = u64::from(KEYS * 100) / 64 * 3 + 10;
+    let taken = measure(|| updates(100));
     assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");
     let inserts = |from: u32| {
-        for number in from..from + KEYS {
+        for number in from..from + MANY {
             session.block_on(session.insert(&key(number), &value)).expect("it is new");
         }
     };
     inserts(KEYS);
-    let taken = measure(|| inserts(2 * KEYS));
-    assert!(taken.count_total <= u64::from(KEYS) / 10, "{taken:?}");
+    let taken = measure(|| inserts(KEYS + MANY));
+    assert!(taken.count_total <= u64::from(MANY) / 10, "{taken:?}");
     // A value that `fill` writes directly into the send buffer needs no allocation.
     let fills = measure(|| {
-        for number in 0..KEYS {
+        for number in 0..MANY {
             let key = key(number);
             let put = session.put_from(&key, value.len(), |value| value.fill(8));
             session.block_on(put).expect("there is room");
         }
     });
-    assert!(fills.count_total <= u64::from(KEYS) / 10, "{fills:?}");
+    assert!(fills.count_total <= u64::from(MANY) / 10, "{fills:?}");
 }

@@ -257,12 +257,14 @@ fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
     }
 }
 
-fn block(block: u32) -> Orphan {
+fn block(number: u32) -> Orphan {
+    let order = Geometry::default().max_order();
     Orphan {
-        block: BlockId { region: 0, block },
+        block: BlockId { region: 0, frame: number << order, order },
         owner: ClientId(5),
         class: SizeClass::from_code(1).unwrap(),
         first: 0,
+        base: Some(0),
         marked: Some(1),
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{master, node};
-use fusee_client::{BlockingClient, Client, FabricKind, Options, SurveyError};
+use fusee_client::{BlockingClient, Client, FabricKind, MemorySurvey, Options, SurveyError};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -22,14 +22,9 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn blocks_owned(client: &BlockingClient) -> u64 {
-    client
-        .admin()
-        .usage()
-        .into_iter()
-        .filter_map(|(_, u)| u.ok())
-        .map(|u| u.primary_blocks_owned)
-        .sum()
+/// Returns the bytes of all blocks that have owners.
+fn bytes_owned(client: &BlockingClient) -> u64 {
+    client.admin().usage().into_iter().filter_map(|(_, u)| u.ok()).map(|u| u.led_bytes_owned).sum()
 }
 
 #[test]
@@ -59,7 +54,9 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
             wait_until("the end of the sessions", || open() == 1);
         }
     }
-    assert_eq!(blocks_owned(&watcher), 1, "each session went on with the block of the last one");
+    let smallest = watcher.view().geometry.frame_bytes();
+    let owned = bytes_owned(&watcher);
+    assert_eq!(owned, smallest, "each session went on with the block of the last one");
 }
 
 #[test]
@@ -100,7 +97,7 @@ fn allocation_goes_on_beside_a_dead_backup() {
     for i in 0..5u32 {
         client.put(&i.to_le_bytes(), b"value").unwrap();
     }
-    assert!(blocks_owned(&client) >= 1);
+    assert!(bytes_owned(&client) > 0);
     kept.stop();
 }
 
@@ -121,22 +118,30 @@ fn a_survey_counts_every_block_once_while_regions_move() {
         clients[0].put(&i.to_le_bytes(), &[1; 60 << 10]).unwrap();
     }
     let first = clients[1].admin().survey_memory().unwrap();
-    assert!(first.blocks - first.free_blocks >= 10, "{first:?}");
+    let in_classes = |survey: &MemorySurvey| {
+        let classes = survey.classes.iter().map(|class| [class.blocks, class.bytes, class.objects]);
+        classes.fold([0; 3], |sum, class| [0, 1, 2].map(|of| sum[of] + class[of]))
+    };
+    let written = in_classes(&first);
+    assert!(written[0] >= 10 && written[2] >= 165, "{first:?}");
     let _third = node(dir.path(), &master);
     let mut views = std::collections::BTreeSet::from([first.view]);
     let mut has_all = false;
     wait_until("the new node has its share", || {
         for client in &clients {
             let survey = client.admin().survey_memory().unwrap();
-            let classes: u64 = survey.classes.iter().map(|class| class.blocks).sum();
+            let classes = in_classes(&survey);
             let owners: u64 = survey.owners.iter().map(|owner| owner.blocks).sum();
-            let led: u64 = survey.nodes.iter().map(|node| node.blocks).sum();
+            let led: u64 = survey.nodes.iter().map(|node| node.led_bytes).sum();
             let used = survey.blocks - survey.free_blocks;
-            assert_eq!((classes + survey.blank_blocks, owners, led), (used, used, survey.blocks));
-            assert_eq!((classes, survey.blocks >= first.blocks), (10, true), "{survey:?}");
+            assert_eq!((classes[0] + survey.blank_blocks, owners), (used, used));
+            let owned: u64 = survey.owners.iter().map(|owner| owner.bytes).sum();
+            assert_eq!((owned, led), (led - survey.free_block_bytes, survey.led_bytes));
+            assert_eq!(classes, written, "{survey:?}");
+            assert!(survey.led_bytes >= first.led_bytes, "{survey:?}");
             assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (0, 0));
             views.insert(survey.view);
-            has_all = survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.blocks > 0);
+            has_all = survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.led_bytes > 0);
         }
         has_all && !clients[0].admin().status().unwrap().rebalancing
     });

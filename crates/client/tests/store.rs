@@ -543,19 +543,22 @@ fn speculations_take_two_phases_over_a_network() {
 }
 
 /// Sessions are opened and closed one after the other; later sessions get the memory that earlier ones did not use.
+/// Their values are so large that each session takes one of the largest blocks, as long as there are any.
 #[test]
 fn short_sessions_do_not_eat_the_pool() {
     let mut options = options(FabricKind::Shm);
     options.pool_bytes = 18 << 20;
     let client = Client::embedded(options).unwrap().blocking();
-    let blocks: u64 =
-        client.admin().usage().into_iter().map(|(_, usage)| usage.unwrap().primary_blocks).sum();
+    let value = vec![7; 100 << 10];
+    let usage = client.admin().usage();
+    let bytes: u64 = usage.into_iter().map(|(_, usage)| usage.unwrap().led_bytes).sum();
+    let blocks = bytes / client.view().geometry.block_bytes;
     for i in 0..3 * blocks {
         let session = client.session().unwrap();
-        session.block_on(session.put(&i.to_le_bytes(), b"value")).unwrap();
+        session.block_on(session.put(&i.to_le_bytes(), &value)).unwrap();
     }
     for i in 0..3 * blocks {
-        assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+        assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), Some(&value));
     }
 }
 
@@ -719,7 +722,10 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
         println!("{op:?}: {phases} phases, {posts} doorbells");
         assert_eq!(counts.signals - counts_before.signals, posts, "{op:?}");
         assert_eq!(counts.completions - counts_before.completions, posts, "{op:?}");
-        assert_eq!(counts.waits, 0, "{op:?}: a verb was held back");
+        // Only a search for memory, which reads bitmaps and seals blocks in one phase, has WRITEs that must not pass
+        // its READs.
+        let searching = session.stats().kind(OpKind::Reclaim).phases;
+        assert!(counts.waits <= searching * nodes, "{op:?}: {} verbs held back", counts.waits);
         if op == OpKind::Search {
             assert_eq!((phases, posts), (KEYS, KEYS), "a hint: one phase, at one node");
         } else {

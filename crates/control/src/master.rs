@@ -22,6 +22,8 @@ pub struct Orphan {
     pub class: SizeClass,
     /// The number of the first object that was never allocated; the number of objects if all were allocated.
     pub first: u32,
+    /// See [`BlockRemainder::base`](fusee_core::slab::BlockRemainder::base).
+    pub base: Option<u16>,
     /// See [`BlockRemainder::marked`](fusee_core::slab::BlockRemainder::marked).
     pub marked: Option<u64>,
 }

@@ -6,7 +6,9 @@
 
 use fusee_core::data::Redundancy;
 use fusee_core::ended_clients::LiveClients;
+use fusee_core::layout::{Address, TableEntry};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
 /// The use of a part of the pool that the master reserves.
@@ -26,13 +28,58 @@ pub enum Extent {
     },
 }
 
-/// The identification of a block.
+/// The identification of a block. Blocks of different orders that begin at one frame are different blocks: one of them
+/// was split or merged into the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId {
     /// The number of the region.
     pub region: u32,
-    /// The number of the block within its region.
-    pub block: u32,
+    /// The number of the block's first frame within the region.
+    pub frame: u32,
+    /// The block's order: the block has 2^order frames.
+    pub order: u8,
+}
+
+impl BlockId {
+    /// Returns the block with this address and this number of bytes; `None` if there is no such block.
+    pub fn at(address: Address, bytes: u64, geometry: &Geometry) -> Option<BlockId> {
+        let (region, frame) = geometry.frame_at(address)?;
+        let order = geometry.order_of(bytes)?;
+        geometry.is_block(frame, order).then_some(BlockId { region, frame, order })
+    }
+
+    /// The address of the block.
+    pub fn address(&self, geometry: &Geometry) -> Address {
+        geometry.frame_address(self.region, self.frame)
+    }
+
+    /// The length of the block.
+    pub fn bytes(&self, geometry: &Geometry) -> u64 {
+        geometry.order_bytes(self.order)
+    }
+}
+
+/// The blocks that an ALLOC accepts. It gets the largest free block of these orders, and a smaller one rather than a
+/// mixed one ([`TableEntry::base`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedOrders {
+    /// The smallest order.
+    pub least: u8,
+    /// The largest order.
+    pub most: u8,
+    /// Whether a mixed block will do, and blocks with different bases are merged if there is no other.
+    pub mixed: bool,
+}
+
+/// A block that has an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnedBlock {
+    /// The block.
+    pub block: BlockId,
+    /// The block's owner.
+    pub owner: ClientId,
+    /// The base in the table ([`TableEntry::base`]).
+    pub base: Option<u16>,
 }
 
 /// A bar that one member has set against another member: sessions without a valid lease must no longer rely on the
@@ -108,6 +155,8 @@ pub enum NodeRequest {
         client: ClientId,
         /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
+        /// The orders of blocks that the client accepts.
+        orders: AcceptedOrders,
         /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
@@ -121,8 +170,11 @@ pub enum NodeRequest {
         block: BlockId,
         /// The owner of the block before this request.
         from: ClientId,
-        /// The owner of the block after this request; `NOBODY` frees the block (FREE, P §4.4).
+        /// The owner of the block after this request; `NOBODY` frees the block (FREE, P §4.4). A node that frees a
+        /// block fills the block's header with zeros.
         to: ClientId,
+        /// The base to note in the table ([`TableEntry::base`]), if the block is freed or was free.
+        base: Option<u16>,
         /// Whether to refuse if `from` has been fenced and is possibly not recovered yet, because its recovery relies
         /// on the block tables.
         unless_fenced: bool,
@@ -162,7 +214,7 @@ pub enum NodeRequest {
         /// The clients whose blocks are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// Asks for the owners of all blocks of a region. Answer: `Owners`.
+    /// Asks for the block table of a region. Answer: `Owners`.
     OwnersOf {
         /// The number of the region.
         region: u32,
@@ -231,6 +283,8 @@ pub enum BlockRequest {
     Alloc {
         /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
+        /// The orders of blocks that the session accepts.
+        orders: AcceptedOrders,
         /// Regions that a view change has frozen, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
         /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
@@ -245,6 +299,8 @@ pub enum BlockRequest {
         from: ClientId,
         /// The owner of the block after this request.
         to: ClientId,
+        /// The base to note in the table, if the block is freed or was free.
+        base: Option<u16>,
         /// Whether to refuse if `from` has been fenced and is possibly not recovered yet.
         unless_fenced: bool,
         /// Whether to refuse if `to` already owns the block.
@@ -258,11 +314,11 @@ impl BlockRequest {
     /// Converts the request into a [`NodeRequest`] of this session, without a request number.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
-            BlockRequest::Alloc { redundancy, frozen, spare_of } => {
-                NodeRequest::Alloc { client, redundancy, frozen, spare_of }
+            BlockRequest::Alloc { redundancy, orders, frozen, spare_of } => {
+                NodeRequest::Alloc { client, redundancy, orders, frozen, spare_of }
             }
-            BlockRequest::SetOwner { block, from, to, unless_fenced, once } => {
-                NodeRequest::SetOwner { block, from, to, unless_fenced, once }
+            BlockRequest::SetOwner { block, from, to, base, unless_fenced, once } => {
+                NodeRequest::SetOwner { block, from, to, base, unless_fenced, once }
             }
             BlockRequest::Blocks => NodeRequest::BlocksOf { clients: vec![client] },
         }
@@ -279,7 +335,7 @@ pub enum JobRequest {
         /// The clients whose blocks are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// Asks for the owners of a region's blocks, like [`NodeRequest::OwnersOf`].
+    /// Asks for the block table of a region, like [`NodeRequest::OwnersOf`].
     OwnersOf {
         /// The number of the region.
         region: u32,
@@ -289,13 +345,13 @@ pub enum JobRequest {
         /// The sessions whose log areas are wanted; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// Sets the owners of all blocks of a region whose primary is another node, copied from another replica's block
-    /// table. Used for a new replica before the view contains the replica. Answer: `Done`.
+    /// Sets the block table of a region whose primary is another node to a copy of another replica's. Used for a new
+    /// replica before the view contains the replica. Answer: `Done`.
     SetOwners {
         /// The number of the region.
         region: u32,
-        /// The owner of every block, in order; `NOBODY` for a free block.
-        owners: Vec<ClientId>,
+        /// The blocks, free ones included, each with its first frame, in order. They cover the region.
+        owners: Vec<(u32, TableEntry)>,
     },
     /// Undoes the incomplete takeover of a block by a fenced client: the block belongs to its earlier owner again,
     /// whether that client is fenced or not. Answer: `Done`.
@@ -306,6 +362,8 @@ pub enum JobRequest {
         from: ClientId,
         /// The client that other replicas of the block table name as the owner; `NOBODY` frees the block.
         to: ClientId,
+        /// The base that other replicas name, if the block is freed.
+        base: Option<u16>,
     },
     /// Returns a block that a dead client never used to the pool. Answer: `Done`.
     Free {
@@ -357,14 +415,14 @@ pub struct Usage {
     pub pool_bytes: u64,
     /// Bytes that are reserved for regions and subtables.
     pub reserved_bytes: u64,
-    /// Number of blocks in the regions of which this node is the primary.
-    pub primary_blocks: u64,
-    /// Number of blocks that have an owner, among the blocks in `primary_blocks`.
-    pub primary_blocks_owned: u64,
+    /// Bytes of all blocks in the regions of which this node is the primary.
+    pub led_bytes: u64,
+    /// Bytes of the blocks that have an owner, among `led_bytes`.
+    pub led_bytes_owned: u64,
     /// Bytes of subtables, and of blocks that have an owner. Some objects in these blocks are possibly free.
     pub used_bytes: u64,
-    /// Number of blocks that writes can still get from the regions whose primary the node is.
-    pub free_blocks: u64,
+    /// Bytes of blocks that writes can still get from the regions whose primary the node is.
+    pub free_block_bytes: u64,
     /// Number of log areas in the pool.
     pub log_areas: u32,
     /// Number of log areas that sessions have. A session gets one for its first DELETE, and up to 3 more if it runs
@@ -412,11 +470,14 @@ pub enum NodeReply {
     Allocated {
         /// The allocated block. This node's table names the client as its owner now.
         block: BlockId,
+        /// The generation with which the block's objects begin. `None` if the block is mixed, so that the client has to
+        /// wait a window before it uses the block.
+        base: Option<u16>,
     },
-    /// The answer to `OwnersOf`: the owner of every block, in order.
-    Owners(Vec<ClientId>),
-    /// The answer to `BlocksOf`: the blocks, in order, with their owners.
-    Blocks(Vec<(BlockId, ClientId)>),
+    /// The answer to `OwnersOf`: all blocks, free ones included, each with its first frame, in order.
+    Owners(Vec<(u32, TableEntry)>),
+    /// The answer to `BlocksOf`: the blocks, in order.
+    Blocks(Vec<OwnedBlock>),
     /// The answer to `Usage`.
     Usage(Usage),
     /// The answer to `Bar`: the node has a bar against the member that the session named.

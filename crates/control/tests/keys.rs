@@ -229,7 +229,7 @@ fn who_passes_proofs_on_has_no_connection_of_its_own() {
     // server demands no proof.
     let without = runtime(None);
     let (open, mut stream, asked) = counting_node(&without);
-    stream.write_all(b"FUSEE\x0c\x01\0").unwrap();
+    stream.write_all(b"FUSEE\x0d\x01\0").unwrap();
     stream.write_all(&[0; 32]).unwrap();
     stream.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
     stream.write_all(&bare_frame(fence())).unwrap();

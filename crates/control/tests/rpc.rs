@@ -13,6 +13,7 @@ use fusee_control::rpc::{
     Caller, MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, ServeError,
     Server, bind, serve, serve_connections, serve_local,
 };
+use fusee_core::layout::TableEntry;
 use fusee_core::verbs::ClientId;
 
 fn runtime() -> Runtime {
@@ -103,8 +104,11 @@ fn an_answer_that_is_too_long_ends_only_its_call() {
     let runtime = runtime();
     let handler = |_: Caller, request| async move {
         match request {
-            // Each owner takes five bytes.
-            NodeRequest::Describe => NodeReply::Owners(vec![ClientId(u32::MAX); 4 << 20]),
+            // Each block takes twelve bytes.
+            NodeRequest::Describe => {
+                let entry = TableEntry { owner: ClientId(u32::MAX), order: 0, base: None };
+                NodeReply::Owners(vec![(u32::MAX, entry); 2 << 20])
+            }
             _ => NodeReply::Done,
         }
     };
@@ -241,7 +245,7 @@ fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn malformed_input_closes_only_its_own_connection() {
     const HELLO: &[u8] =
-        b"FUSEE\x0c\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        b"FUSEE\x0d\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());

@@ -13,10 +13,11 @@ use fusee_control::node::{JobRequest, NodeReply, NodeRequest};
 use fusee_control::rpc::{
     Caller, Limits, NodeClient, NodeService, Runtime, Server, bind, parsers, serve_limited,
 };
+use fusee_core::layout::TableEntry;
 use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] =
-    b"FUSEE\x0c\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    b"FUSEE\x0d\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Longest wait for an expected event. It is longer than anything in these tests takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -271,11 +272,12 @@ fn half_received_frames_are_bounded_and_others_are_served() {
 
 /// Returns a frame of about a MiB with a request that is never answered, or with one that is answered.
 fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
-    let clients = vec![ClientId(1); 1 << 20];
     let request = if is_answered {
-        NodeRequest::Fence { clients }
+        NodeRequest::Fence { clients: vec![ClientId(1); 1 << 20] }
     } else {
-        let request = JobRequest::SetOwners { region: 0, owners: clients };
+        // Each block takes four bytes.
+        let entry = TableEntry { owner: ClientId(1), order: 0, base: None };
+        let request = JobRequest::SetOwners { region: 0, owners: vec![(0, entry); 1 << 18] };
         NodeRequest::OfJob { repairer: ClientId(1), job: 1, request }
     };
     call(id, &parsers::written(&request))
@@ -354,10 +356,15 @@ fn cancellations_and_repeated_requests_hold_no_memory() {
     server.stop();
 }
 
-/// Starts a node with long answers. Also returns the number of its connections that have ended.
+/// Starts a node with answers of 40 KiB. Also returns the number of its connections that have ended.
 fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUsize>) {
-    let handler =
-        |_: Caller, _: NodeRequest| async { NodeReply::Owners(vec![ClientId(u32::MAX); 8192]) };
+    // Each block takes twelve bytes.
+    let entry = TableEntry { owner: ClientId(u32::MAX), order: 0, base: None };
+    let blocks = vec![(u32::MAX, entry); (40 << 10) / 12];
+    let handler = move |_: Caller, _: NodeRequest| {
+        let blocks = blocks.clone();
+        async { NodeReply::Owners(blocks) }
+    };
     let ended = Arc::new(AtomicUsize::new(0));
     let ends = Arc::clone(&ended);
     let closed = move |_| {

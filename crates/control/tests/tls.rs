@@ -197,7 +197,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
         let mut stream = if round % 2 == 0 {
             // These random bytes follow a complete handshake, and in half of the cases a valid hello.
             if round % 4 == 0 {
-                bytes.splice(..0, *b"FUSEE\x0c\x01\0");
+                bytes.splice(..0, *b"FUSEE\x0d\x01\0");
             }
             as_client(&files).unwrap().dial(&addr, connect()).unwrap()
         } else {

@@ -19,7 +19,7 @@ use core::future::Future;
 
 use crate::error::Error;
 use crate::layout::Address;
-use crate::slab::{BlockGrant, BlockRemainder, SlabKind};
+use crate::slab::{BlockGrant, BlockRemainder, ReturnedBlock, SlabKind};
 use crate::stats::Damage;
 use crate::verbs::{ClientId, MnId};
 use crate::view::View;
@@ -41,6 +41,28 @@ pub enum BlockAnswer {
     Later,
     /// A newer view has come. The operation asks again by that view.
     NewerView,
+}
+
+/// The reason for which an operation requests a block, and with it the places that are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockDemand {
+    /// The slab has no memory. All possible sources of blocks are asked.
+    Needed,
+    /// The slab has no memory but a block that it can use only after a window. All possible sources are asked for a
+    /// block that can be used at once.
+    NeededNow,
+    /// The slab should get a block that lies [beside](crate::data::Region::lies_beside) this subtable, if memory nodes
+    /// have such blocks to spare.
+    Beside(u32),
+    /// The slab should get a larger block, if memory nodes have blocks to spare.
+    Growth,
+}
+
+impl BlockDemand {
+    /// Whether the slab has no memory that it can use now.
+    pub fn is_urgent(self) -> bool {
+        matches!(self, BlockDemand::Needed | BlockDemand::NeededNow)
+    }
 }
 
 /// The host's answer to an operation that requests a larger index.
@@ -79,12 +101,13 @@ pub trait Blocks {
     /// [`Error::OutOfMemory`] if no memory node and no other session has a block, and with [`Error::Allocation`] if
     /// they cannot be asked.
     ///
-    /// `beside` asks for a block that lies [beside](crate::data::Region::lies_beside) this subtable, if memory nodes
-    /// have such blocks to spare.
+    /// `bytes` are the bytes of the slab's blocks. The block has at most as many, unless it would hold few objects
+    /// then.
     fn alloc_block(
         &self,
         kind: SlabKind,
-        beside: Option<u32>,
+        bytes: u64,
+        demand: BlockDemand,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<BlockAnswer, Error>>;
 
@@ -116,9 +139,10 @@ pub trait Blocks {
     fn take_back(&self) -> Vec<Address>;
 
     /// Returns a block to the pool (FREE, P §4.4), for an operation that is pinned by `view`. The block contains only
-    /// zeros, and all operations that began before it was zeroed have ended. The block does not belong to the session
-    /// any more, even if the call fails.
-    fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
+    /// zeros behind its header, and all operations that began before it was zeroed have ended. The memory nodes note
+    /// the base, and fill the header with zeros. The block does not belong to the session any more, even if the call
+    /// fails.
+    fn free_block(&self, block: ReturnedBlock, view: &Arc<View>) -> impl Future<Output = ()>;
 }
 
 /// The source of what a session's DELETEs need.

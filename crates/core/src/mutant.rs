@@ -108,6 +108,14 @@ mutants! {
     LaggardsForgotten,
     /// Lets a block that was emptied without a new base be used before a window of epochs has passed.
     EmptiedDoesNotWait,
+    /// Lets a block that was merged from blocks with different bases be used before a window of epochs has passed.
+    MixedDoesNotWait,
+    /// Gives a block that is merged from blocks with different bases the larger base.
+    MergedTakesLargerBase,
+    /// Lets the halves of a split block begin with generation 0 instead of the block's base.
+    HalvesStartAnew,
+    /// Lets memory nodes keep the base with which they gave a block out when the block comes back.
+    ReturnsNoBase,
     /// Lets recovery treat objects that a dead client had begun to write, and that no replica holds whole, as never
     /// allocated: the next owner of the block writes the same identities.
     TornObjectsAreNew,

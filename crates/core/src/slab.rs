@@ -38,7 +38,7 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 pub(crate) use bitmap_state::{SeenFreeBits, Verification};
 pub(crate) use block::{Block, BlockZeroing};
-pub use block::{BlockGrant, BlockRemainder, SlabKind};
+pub use block::{BlockGrant, BlockRemainder, ReturnedBlock, SlabKind};
 pub(crate) use generations::ReplicaHeaders;
 pub use generations::WINDOW_EPOCHS;
 
@@ -72,6 +72,12 @@ pub const IN_USE_TOGETHER: usize = 8;
 /// A slab that is new, or has searched for a better block in vain, searches again when it has allocated as many objects
 /// as 1 / `CONTENT_FOR` of a block.
 const CONTENT_FOR: u32 = 8;
+/// A slab grows when it has recently written this many times as many bytes as its blocks have.
+const GROWS_AFTER: u64 = 2;
+/// A slab has outgrown blocks with less than one in this many bytes of its largest block.
+const OUTGROWN: u64 = 32;
+/// The number of epochs, some seconds, for which writes count as recent.
+const RECENT_EPOCHS: u64 = 256;
 /// The least number of objects that a slab allocates before it searches for a better block again.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
 
@@ -90,27 +96,30 @@ struct Slab {
     content_for: u32,
     /// Whether an operation is searching for a better block for the slab.
     looking: bool,
+    /// The number of bytes of the objects that were allocated since the epoch `written_since`.
+    written: u64,
+    written_since: u64,
 }
 
 impl Slab {
-    fn new(kind: SlabKind, block_bytes: u64) -> Slab {
-        let mut slab = Slab {
+    fn new(kind: SlabKind) -> Slab {
+        Slab {
             kind,
             in_use: Vec::new(),
             asking: false,
             is_half_used: false,
             lacks_beside: None,
-            content_for: 0,
+            content_for: CONTENT_FOR_AT_LEAST,
             looking: false,
-        };
-        slab.defer_block_search(block_bytes);
-        slab
+            written: 0,
+            written_since: 0,
+        }
     }
 
     /// Lets the slab allocate from its present blocks for a while, without a search for a better block.
-    fn defer_block_search(&mut self, block_bytes: u64) {
-        let shape = BlockShape::new(block_bytes, self.kind.class);
-        let part = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
+    fn defer_block_search(&mut self) {
+        let objects = self.in_use.iter().map(|block| block.shape.objects).max();
+        let part = objects.unwrap_or(0) / CONTENT_FOR;
         self.content_for = part.max(CONTENT_FOR_AT_LEAST);
     }
 }
@@ -128,7 +137,6 @@ pub(crate) enum SlabShortage {
 #[derive(Debug)]
 pub struct Slabs {
     owner: ClientId,
-    block_bytes: u64,
     slabs: Vec<Slab>,
     /// The session's blocks that are not in use, of all slabs.
     aside: Vec<Block>,
@@ -138,8 +146,8 @@ pub struct Slabs {
 
 impl Slabs {
     /// Returns slabs without blocks.
-    pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
-        Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new(), born: 0 }
+    pub fn new(owner: ClientId) -> Slabs {
+        Slabs { owner, slabs: Vec::new(), aside: Vec::new(), born: 0 }
     }
 
     fn slab(&mut self, kind: SlabKind) -> &mut Slab {
@@ -151,7 +159,7 @@ impl Slabs {
     fn slab_number(&mut self, kind: SlabKind) -> usize {
         let found = self.slabs.iter().position(|s| s.kind == kind);
         found.unwrap_or_else(|| {
-            self.slabs.push(Slab::new(kind, self.block_bytes));
+            self.slabs.push(Slab::new(kind));
             self.slabs.len() - 1
         })
     }
@@ -171,7 +179,7 @@ impl Slabs {
     /// Adds a block that was granted when a slab asked for one of this kind. Returns whether a block as the grant
     /// describes it can exist.
     pub fn add_block(&mut self, kind: SlabKind, grant: BlockGrant) -> bool {
-        let shape = BlockShape::new(self.block_bytes, grant.class);
+        let shape = BlockShape::new(grant.bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
         let Some(shape) = shape else { return false };
         debug_assert!(self.find(grant.address).is_none(), "the block is the session's already");
@@ -179,6 +187,11 @@ impl Slabs {
         self.born += 1;
         block.born = self.born;
         self.aside.push(block);
+        let of_kind = |block: &&mut Block| block.kind == kind;
+        let largest = self.blocks().filter(of_kind).map(|block| block.bytes).max().unwrap_or(0);
+        let is_small = |block: &&mut Block| block.bytes < largest / OUTGROWN;
+        let small = self.blocks().filter(of_kind).filter(is_small);
+        small.for_each(|block| block.outgrown = true);
         true
     }
 
@@ -213,6 +226,7 @@ impl Slabs {
             .or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
         let at = at?;
         let slab = &mut self.slabs[number];
+        slab.written += kind.class.bytes();
         let block = &mut slab.in_use[at];
         let index = match block.reusable.take() {
             Some(index) => index,
@@ -272,11 +286,10 @@ impl Slabs {
         if core::mem::replace(&mut self.slab(kind).looking, true) {
             return false;
         }
-        let block_bytes = self.block_bytes;
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind).expect("it is there");
         self.aside.extend(slab.in_use.extract_if(.., |b| !b.has_room()));
         if slab.in_use.len() == IN_USE_TOGETHER {
-            slab.defer_block_search(block_bytes);
+            slab.defer_block_search();
             self.aside.push(slab.in_use.remove(0));
         }
         true
@@ -284,11 +297,10 @@ impl Slabs {
 
     /// Ends the search for a better block. If none was found, the next search begins only after a while.
     pub(crate) fn end_look(&mut self, kind: SlabKind, found: bool) {
-        let block_bytes = self.block_bytes;
         let slab = self.slab(kind);
         slab.looking = false;
         if !found {
-            slab.defer_block_search(block_bytes);
+            slab.defer_block_search();
         }
     }
 
@@ -320,7 +332,7 @@ impl Slabs {
     /// while. Other sessions can get the other blocks, with the free objects in them.
     pub(crate) fn use_one(&mut self) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
-            slab.defer_block_search(self.block_bytes);
+            slab.defer_block_search();
             let kept = slab.in_use.iter().position(Block::has_room).unwrap_or(0);
             slab.in_use.swap(0, kept);
             for mut block in slab.in_use.drain(1..) {
@@ -332,10 +344,7 @@ impl Slabs {
 
     #[inline]
     fn block_of(&mut self, object: &Allocation) -> Option<&mut Block> {
-        let holds = |b: &Block| {
-            let bytes = object.address.bytes().checked_sub(b.address.bytes());
-            bytes.is_some_and(|bytes| bytes < self.block_bytes)
-        };
+        let holds = |b: &Block| b.holds(object.address);
         let slab = self.slabs.iter_mut().find(|s| s.kind == object.kind);
         match slab.and_then(|slab| slab.in_use.iter_mut().find(|b| holds(b))) {
             Some(block) => Some(block),
@@ -349,8 +358,7 @@ impl Slabs {
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
         let owner = self.owner;
         let address = word.address();
-        let block_bytes = self.block_bytes;
-        let block = self.blocks().find(|block| block.holds(address, block_bytes))?;
+        let block = self.blocks().find(|block| block.holds(address))?;
         if !block.open_for(address) {
             return None;
         }
@@ -362,7 +370,7 @@ impl Slabs {
 
     /// Whether the block of an object has been offered to other sessions and has not been taken back yet.
     pub(crate) fn is_offered(&self, address: Address) -> bool {
-        self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
+        self.aside.iter().any(|block| block.offered && block.holds(address))
     }
 
     /// Returns the next object to examine for demotion in place, with its slab. It comes from the oldest block that is
@@ -447,6 +455,26 @@ impl Slabs {
         self.slabs.iter_mut().flat_map(|slab| &mut slab.in_use).chain(&mut self.aside)
     }
 
+    /// Returns the number of bytes of all blocks of a kind.
+    pub(crate) fn bytes_of(&self, kind: SlabKind) -> u64 {
+        let in_use = self.slabs.iter().flat_map(|slab| &slab.in_use);
+        in_use.chain(&self.aside).filter(|block| block.kind == kind).map(|block| block.bytes).sum()
+    }
+
+    /// Whether a slab should get a larger block although its own blocks are soon free again: it has recently written
+    /// its memory full several times. A block costs as much to collect whatever its size, so the memory of a slab grows
+    /// with the rate at which it writes, until it has `largest` bytes. The next call begins to count anew.
+    pub(crate) fn should_grow(&mut self, kind: SlabKind, largest: u64, epoch: u64) -> bool {
+        let bytes = self.bytes_of(kind);
+        let slab = self.slab(kind);
+        let is_recent = epoch <= slab.written_since + RECENT_EPOCHS;
+        let is_fast = slab.written >= GROWS_AFTER * bytes;
+        if !is_recent || is_fast {
+            (slab.written, slab.written_since) = (0, epoch);
+        }
+        is_recent && is_fast && bytes < largest
+    }
+
     /// Returns a block by its address, in use or not.
     pub(crate) fn find(&mut self, block: Address) -> Option<&mut Block> {
         self.blocks().find(|b| b.address == block)
@@ -496,9 +524,11 @@ impl Slabs {
         }
     }
 
-    /// Removes a block that does not belong to the session any more.
-    pub(crate) fn remove(&mut self, block: Address) {
-        self.aside.retain(|b| b.address != block);
+    /// Removes a block that goes back to the pool, and returns what is returned.
+    pub(crate) fn remove(&mut self, block: Address) -> Option<ReturnedBlock> {
+        let at = self.aside.iter().position(|b| b.address == block)?;
+        let Block { address, bytes, generations, .. } = self.aside.swap_remove(at);
+        Some(ReturnedBlock { address, bytes, base: generations.base().generation })
     }
 
     /// Removes the blocks whose regions are lost.

@@ -20,14 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use change::ViewChange;
 pub use geometry::{
-    BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, UNEVEN_BITS,
+    BUCKETS_PER_GROUP, FRAME_ALIGN_BYTES, Geometry, MAX_DEPTH, TABLE_ENTRY_BYTES, UNEVEN_BITS,
     ViewError,
 };
 pub use place::{MAX_REPLICAS, PoolPlace};
 pub use subtable::Subtable;
 
 use crate::data::{BlockLocation, ObjectLocation, Redundancy, Region};
-use crate::layout::{Address, Slot};
+use crate::layout::{Address, Slot, UNIT_BYTES};
 use crate::race::HashKey;
 use crate::verbs::{ClusterId, MnId};
 
@@ -116,7 +116,7 @@ impl View {
     pub fn object(&self, address: Address, bytes: u64) -> Option<ObjectLocation<'_>> {
         let (region, offset) = self.region_of(address)?;
         let inside =
-            offset >= self.geometry.table_bytes() && offset + bytes <= self.geometry.region_bytes;
+            offset >= self.geometry.head_bytes() && offset + bytes <= self.geometry.region_bytes;
         (inside && region.is_there()).then(|| region.object(address, offset, bytes))
     }
 
@@ -158,8 +158,16 @@ impl View {
     /// Returns where the free bit of the object at an address is: the place of the bitmap word, and a mask with the
     /// bit. `None` if no object can be at the address.
     pub fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
-        let (block, number, bit) = self.geometry.free_bit(object)?;
-        Some((self.block(block)?.bitmap().plus(u64::from(number) * 8), bit))
+        Some((self.bitmap(object)?, 1 << (object.bytes() / UNIT_BYTES % 64)))
+    }
+
+    /// Returns the place of the word of the valid free bitmap that has the bit of this address. The words for the
+    /// following [`FRAME_ALIGN_BYTES`] each come behind it. `None` if no block can be at the address.
+    #[inline]
+    pub fn bitmap(&self, address: Address) -> Option<PoolPlace> {
+        let (region, offset) = self.region_of(address)?;
+        let inside = offset >= self.geometry.head_bytes() && region.is_there();
+        inside.then(|| region.primary().plus(self.geometry.bitmap_offset(address)))
     }
 
     /// Whether the view has this slot.
@@ -209,10 +217,10 @@ pub(crate) mod tests {
     fn the_default_geometry_is_the_papers_and_holds_together() {
         let geometry = Geometry::default();
         geometry.check().unwrap();
-        assert_eq!(geometry.blocks_per_region(), 127);
-        assert_eq!(geometry.block_at(geometry.block_address(3, 126)), Some((3, 126)));
-        assert_eq!(geometry.block_at(Address::new(64)), None);
-        assert_eq!(geometry.block_at(Address::new(geometry.table_bytes() + 64)), None);
+        assert_eq!(geometry.frames_per_region(), 32700);
+        assert_eq!(geometry.frame_at(geometry.frame_address(3, 126)), Some((3, 126)));
+        assert_eq!(geometry.frame_at(Address::new(64)), None);
+        assert_eq!(geometry.frame_at(Address::new(geometry.head_bytes() + 64)), None);
     }
 
     pub(crate) fn small() -> View {
@@ -281,7 +289,8 @@ pub(crate) mod tests {
         bad("overlap", &|v| region(v, 1, &[at(0, (1 << 20) + 64)]));
         bad("overlap", &|v| subtable(v, 0, &[at(0, 2 << 20)]));
         bad("44-bit", &|v| {
-            v.geometry.region_bytes = 1 << 40;
+            v.geometry.region_bytes = 1 << 36;
+            v.geometry.block_bytes = 16 << 20;
             v.regions = Vec::from_iter((0..257).map(|_| v.regions[0].clone()));
         });
     }

@@ -295,14 +295,14 @@ impl Pool {
         fence(Ordering::SeqCst);
     }
 
-    /// Writes a little-endian 32-bit number so that readers never see a part of it.
+    /// Writes a little-endian 64-bit number so that readers never see a part of it.
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 4, or the number is not inside the pool.
-    pub fn write_u32(&self, offset: u64, value: u32) {
-        assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
+    /// If `offset` is not a multiple of 8, or the number is not inside the pool.
+    pub fn write_u64(&self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8), "a 64-bit number must be aligned");
         let written = self.write(&mut VerbOrder::default(), offset, &value.to_le_bytes());
-        written.expect("a 32-bit number must be inside the pool");
+        written.expect("a 64-bit number must be inside the pool");
         fence(Ordering::SeqCst);
     }
 
@@ -329,7 +329,7 @@ impl Pool {
         u64::from_le_bytes(bytes)
     }
 
-    /// Reads a little-endian 32-bit number that was written by [`Pool::write_u32`].
+    /// Reads a little-endian 32-bit number that was written by [`Pool::write_u64`].
     ///
     /// # Panics
     /// If `offset` is not a multiple of 4, or the number is not inside the pool.
@@ -390,7 +390,7 @@ mod tests {
     fn a_pool_asked_for_huge_pages_works_with_or_without() {
         let pool = Pool::new(PoolOptions { bytes: 5000, huge_pages: true }).unwrap();
         assert_eq!(pool.bytes(), 8192);
-        pool.write_u32(8188, 7);
+        pool.write_u64(8184, 7 << 32);
         assert_eq!(pool.read_u32(8188), 7);
         assert_eq!(pool.faa(&mut VerbOrder::default(), 8184, 1), Ok(7 << 32));
     }

@@ -18,7 +18,7 @@ use crate::common::{UpCluster, nic};
 
 /// The first bytes that a client sends to the master.
 const HELLO: &[u8] =
-    b"FUSEE\x0c\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    b"FUSEE\x0d\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const MIB: u64 = 1 << 20;
 
 /// Returns a value of a process's `/proc` status, in bytes.

@@ -77,8 +77,8 @@ fn status_shows_the_cluster() {
             (&true.into(), &(512u64 << 20).into())
         );
     }
-    let owned: u64 = nodes.iter().map(|n| n["primary_blocks_owned"].as_u64().unwrap()).sum();
-    assert_eq!(owned, 1);
+    let owned: u64 = nodes.iter().map(|n| n["led_bytes_owned"].as_u64().unwrap()).sum();
+    assert_eq!(owned, 16 << 10, "a pair takes one small block");
     let table = up.run(&["status"]).expect_code(0).text();
     assert!(table.contains("mn1") && table.contains("ready, view 1"), "{table}");
     // The status shows a lost memory node as lost.

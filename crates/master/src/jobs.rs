@@ -18,16 +18,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{ClientRecovery, Orphan, RecoveryTimes};
 use fusee_control::node::{
-    BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
+    BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest, OwnedBlock,
 };
-use fusee_core::layout::{BLOCK_HEADER_BYTES, log_areas};
+use fusee_core::data::RegionBlock;
+use fusee_core::layout::{BLOCK_HEADER_BYTES, TableEntry, log_areas};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::recovery::{self, BlockContent, RecoveryError, RecoveryResult, recover};
+use fusee_core::recovery::{
+    self, BlockContent, BlockReport, BlockSpan, RecoveryError, RecoveryResult, recover,
+};
 use fusee_core::repair::{self, RepairError, split};
 use fusee_core::scrub::{self, ScrubFindings};
+use fusee_core::slab::BlockRemainder;
 use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MnId, VerbBatch, VerbError};
 use fusee_core::view::change::{LeavingFrom, RegionChange, ViewChange};
-use fusee_core::view::{PoolPlace, View};
+use fusee_core::view::{Geometry, PoolPlace, View};
 use futures_util::future::try_join_all;
 
 /// A task for a job.
@@ -281,17 +285,26 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
             complete_objects(fabric, orders, view, dead).await?;
         }
     }
-    let transformed = repair::transform(fabric, view).await?;
+    let mut tables = BTreeMap::new();
     let regions = view.change.iter().flat_map(|change| &change.regions);
+    for RegionChange { region, joining, adds_parity, .. } in regions.clone() {
+        // Blocks of a frozen region are neither used for the first time nor returned, so these are all that contain
+        // anything.
+        if joining.is_some() || *adds_parity {
+            let source = view.regions[*region as usize].primary().node;
+            tables.insert(*region, table_of(orders, source, *region).await?);
+        }
+    }
+    let blocks = tables.iter().map(|(region, table)| (*region, blocks_of(table, &view.geometry)));
+    let transformed = repair::transform(fabric, view, &blocks.collect()).await?;
     for RegionChange { region, joining, .. } in regions {
         // The new replica's block table is written after the region's bytes, because these include the table of the
         // source.
         let (Some(joining), region) = (joining, *region) else { continue };
-        let source = view.regions[region as usize].primary().node;
-        let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
-            NodeReply::Owners(owners) => owners,
-            other => return Err(unexpected(source, &other)),
-        };
+        // The table is the one from before the bytes were copied. If a late return has freed a block since, the new
+        // replica has a header there. So its table has to name the owner, whose return or recovery frees the block
+        // there.
+        let owners = tables.remove(&region).unwrap_or_default();
         let request = JobRequest::SetOwners { region, owners };
         if !removed(Mutant::CopiesNoOwners) {
             orders.order(joining.node, request).await?;
@@ -304,6 +317,28 @@ pub async fn transform<F: Fabric, R: JobEnvironment>(
     Ok(transformed)
 }
 
+/// Asks a node for its block table of a region.
+async fn table_of<R: JobEnvironment>(
+    orders: &JobContext<'_, R>,
+    node: MnId,
+    region: u32,
+) -> Result<Vec<(u32, TableEntry)>, JobError> {
+    match orders.ask(node, JobRequest::OwnersOf { region }).await? {
+        NodeReply::Owners(owners) => Ok(owners),
+        other => Err(unexpected(node, &other)),
+    }
+}
+
+/// Returns the blocks of a region's table.
+pub fn blocks_of(table: &[(u32, TableEntry)], geometry: &Geometry) -> Vec<RegionBlock> {
+    let blocks = table.iter().filter(|(frame, entry)| geometry.is_block(*frame, entry.order));
+    let blocks = blocks.map(|(frame, entry)| RegionBlock {
+        offset: geometry.frame_offset(*frame),
+        bytes: geometry.order_bytes(entry.order),
+    });
+    blocks.collect()
+}
+
 /// Completes the objects of dead clients in the frozen regions, on all replicas.
 async fn complete_objects<F: Fabric, R: JobEnvironment>(
     fabric: &F,
@@ -313,8 +348,7 @@ async fn complete_objects<F: Fabric, R: JobEnvironment>(
 ) -> Result<(), JobError> {
     for blocks in DeadClientBlocks::of_all(orders, view, dead.to_vec()).await? {
         let frozen = blocks.all().filter(|block| view.is_region_frozen(block.region));
-        let frozen: Vec<_> =
-            frozen.map(|b| view.geometry.block_address(b.region, b.block)).collect();
+        let frozen: Vec<_> = frozen.map(|block| span_of(*block, view)).collect();
         recovery::complete_objects(fabric, view, blocks.client, &frozen).await?;
     }
     Ok(())
@@ -394,9 +428,8 @@ async fn recover_client<F: Fabric, R: JobEnvironment>(
 ) -> Result<RecoveredClient, JobError> {
     let orders = watch.orders;
     let client = blocks.client;
-    let addresses: Vec<_> =
-        blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
-    let report = recover(fabric, view, client, &addresses, areas).await?;
+    let spans: Vec<_> = blocks.all().map(|block| span_of(*block, view)).collect();
+    let report = recover(fabric, view, client, &spans, areas).await?;
     times.log_us = watch.lap();
     blocks.take_back(orders, view).await?;
     times.repair_us = watch.lap();
@@ -469,7 +502,9 @@ impl DeadClientBlocks {
         let request = JobRequest::BlocksOf { clients: clients.clone() };
         for (node, reply) in orders.ask_all(view, request).await? {
             let NodeReply::Blocks(blocks) = reply else { return Err(unexpected(node, &reply)) };
-            for (block, owner) in blocks.into_iter().filter(|(b, _)| holds(view, *b, node)) {
+            for OwnedBlock { block, owner, .. } in
+                blocks.into_iter().filter(|owned| holds(view, owned.block, node))
+            {
                 shown.entry(owner).or_default().entry(block).or_default().insert(node);
             }
         }
@@ -499,27 +534,20 @@ impl DeadClientBlocks {
         // In a rare case a block is lost: the owner that the other replicas name gives the block back between the two
         // requests below. Then one replica's table names that owner for ever, the others call the block free, and no
         // session can use the block again.
-        let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
+        let mut tables: BTreeMap<(MnId, u32), Vec<(u32, TableEntry)>> = BTreeMap::new();
         for (block, nodes) in &self.partial {
             let places = places(view, *block);
             let other = places.iter().find(|place| !nodes.contains(&place.node));
             let other = other.expect("it is not the client's everywhere").node;
             let region = block.region;
-            let number = block.block as usize;
             let table = match tables.entry((other, region)) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => {
-                    match orders.ask(other, JobRequest::OwnersOf { region }).await? {
-                        NodeReply::Owners(owners) => unknown.insert(owners),
-                        reply => return Err(unexpected(other, &reply)),
-                    }
-                }
+                Entry::Vacant(unknown) => unknown.insert(table_of(orders, other, region).await?),
             };
-            let owner = table.get(number).copied();
-            let to = owner.unwrap_or(ClientId::NOBODY);
+            let (to, base) = owner_and_base(table, *block);
             // The primary comes last, because it hands the block out as soon as the block is free there.
             for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {
-                let request = JobRequest::TakeBack { block: *block, from: self.client, to };
+                let request = JobRequest::TakeBack { block: *block, from: self.client, to, base };
                 match orders.ask(place.node, request).await? {
                     NodeReply::Done | NodeReply::Refused(NodeRefusal::NotOwner { .. }) => {}
                     reply => return Err(unexpected(place.node, &reply)),
@@ -538,30 +566,49 @@ impl DeadClientBlocks {
         content: BlockContent,
     ) -> Vec<BlockId> {
         let found = report.blocks.iter().filter(|block| block.content == content);
-        let blocks = found.filter_map(|found| view.geometry.block_at(found.block));
-        let blocks = blocks.map(|(region, block)| BlockId { region, block });
+        let blocks = found.filter_map(|found| {
+            BlockId::at(found.block.address, found.block.bytes, &view.geometry)
+        });
         blocks.filter(|block| self.owned.contains(block)).collect()
     }
 
     fn orphans(&self, view: &View, report: &RecoveryResult) -> Vec<Orphan> {
-        let remainders =
-            report.blocks.iter().filter_map(|b| b.remainder(view.geometry.block_bytes));
+        let remainders = report.blocks.iter().filter_map(BlockReport::remainder);
         let orphans = remainders.filter_map(|rest| {
-            let (region, block) = view.geometry.block_at(rest.block)?;
-            let block = BlockId { region, block };
-            let class = rest.class;
-            let first = rest.first;
-            let marked = rest.marked;
-            Some(Orphan { block, owner: self.client, class, first, marked })
+            let BlockRemainder { block, bytes, base, class, first, marked } = rest;
+            let block = BlockId::at(block, bytes, &view.geometry)?;
+            Some(Orphan { block, owner: self.client, class, first, base, marked })
         });
         orphans.filter(|orphan| self.owned.contains(&orphan.block)).collect()
+    }
+}
+
+fn span_of(block: BlockId, view: &View) -> BlockSpan {
+    BlockSpan { address: block.address(&view.geometry), bytes: block.bytes(&view.geometry) }
+}
+
+/// Returns the owner of a block by this table, and the base if the block is free. By the table of a node to which the
+/// block's last owner has not come, the block is possibly a part of a larger one, or was split.
+fn owner_and_base(table: &[(u32, TableEntry)], block: BlockId) -> (ClientId, Option<u16>) {
+    let behind = table.partition_point(|(frame, _)| *frame <= block.frame);
+    let with = behind.checked_sub(1).map(|at| table[at]);
+    match with {
+        Some((frame, entry)) if frame == block.frame && entry.order == block.order => {
+            (entry.owner, entry.base)
+        }
+        Some((_, entry)) if entry.order > block.order && entry.owner == ClientId::NOBODY => {
+            (ClientId::NOBODY, entry.base)
+        }
+        // Parts of the block were free with several bases, or belong to blocks that no session uses: sessions use only
+        // blocks that all tables show.
+        _ => (ClientId::NOBODY, None),
     }
 }
 
 /// Returns the places of a block's region; none if the view has no such block.
 fn places(view: &View, block: BlockId) -> &[PoolPlace] {
     let region = view.regions.get(block.region as usize);
-    let region = region.filter(|_| block.block < view.geometry.blocks_per_region());
+    let region = region.filter(|_| view.geometry.is_block(block.frame, block.order));
     region.map_or(&[], |region| region.places())
 }
 
@@ -582,7 +629,7 @@ async fn free<F: Fabric, R: JobEnvironment>(
         batch.clear();
         let zeros = batch.stage(BLOCK_HEADER_BYTES as u32);
         batch.bytes_mut(zeros).fill(0);
-        let offset = view.geometry.block_offset(id.block);
+        let offset = view.geometry.frame_offset(id.frame);
         for place in places(view, *id) {
             batch.write(place.node, place.offset + offset, zeros);
         }
@@ -595,4 +642,62 @@ async fn free<F: Fabric, R: JobEnvironment>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: ClientId = ClientId(7);
+    const FREE: ClientId = ClientId::NOBODY;
+
+    /// Returns the owner and the base of the block of order 1 at frame 4, by the table with these blocks.
+    fn found(table: &[(u32, ClientId, u8, Option<u16>)]) -> (ClientId, Option<u16>) {
+        let entry = |&(frame, owner, order, base)| (frame, TableEntry { owner, order, base });
+        let table: Vec<(u32, TableEntry)> = table.iter().map(entry).collect();
+        owner_and_base(&table, BlockId { region: 0, frame: 4, order: 1 })
+    }
+
+    #[test]
+    fn a_table_with_the_block_itself_names_its_owner_and_its_base() {
+        let table = |owner, base| {
+            [(0, ClientId(1), 2, Some(1)), (4, owner, 1, base), (6, ClientId(2), 1, Some(2))]
+        };
+        for (owner, base) in [(OWNER, Some(5)), (FREE, Some(5)), (FREE, None), (OWNER, None)] {
+            assert_eq!(found(&table(owner, base)), (owner, base));
+        }
+        // The block is the last one of the table, or the first one.
+        assert_eq!(found(&table(OWNER, Some(5))[..2]), (OWNER, Some(5)));
+        assert_eq!(found(&table(OWNER, Some(5))[1..]), (OWNER, Some(5)));
+    }
+
+    #[test]
+    fn a_part_of_a_larger_free_block_is_free_and_has_its_base() {
+        for base in [Some(5), None] {
+            assert_eq!(found(&[(0, OWNER, 2, Some(1)), (4, FREE, 2, base)]), (FREE, base));
+            let after = (8, OWNER, 3, Some(2));
+            assert_eq!(found(&[(0, FREE, 3, base), after]), (FREE, base));
+        }
+    }
+
+    /// The table was not written by the session that owns the whole block, so the block has no owner, and no base is
+    /// known to be safe.
+    #[test]
+    fn a_block_that_is_split_into_parts_is_free_and_mixed() {
+        let parts = |first: ClientId, second: ClientId, bases: [Option<u16>; 2]| {
+            let before = (0, OWNER, 2, Some(1));
+            let after = (6, FREE, 1, Some(2));
+            found(&[before, (4, first, 0, bases[0]), (5, second, 0, bases[1]), after])
+        };
+        for bases in [[Some(5), Some(6)], [Some(6), Some(5)], [Some(5), None], [None, None]] {
+            assert_eq!(parts(FREE, FREE, bases), (FREE, None), "{bases:?}");
+        }
+        assert_eq!(parts(OWNER, FREE, [Some(5); 2]), (FREE, None));
+        assert_eq!(parts(FREE, OWNER, [Some(5); 2]), (FREE, None));
+    }
+
+    #[test]
+    fn a_part_of_a_larger_block_with_an_owner_is_free_and_mixed() {
+        assert_eq!(found(&[(0, OWNER, 3, Some(5))]), (FREE, None));
+    }
 }

@@ -170,5 +170,5 @@ pub fn repairer_key(client: ClientId) -> String {
 
 /// Returns the key of [`MasterRecord::Orphan`].
 pub fn orphan_key(block: BlockId) -> String {
-    format!("leftover/{:010}/{:010}", block.region, block.block)
+    format!("leftover/{:010}/{:010}/{:02}", block.region, block.frame, block.order)
 }

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_core::data::Transitions;
-use fusee_core::layout::{BlockShape, SizeClass};
+use fusee_core::layout::{BlockShape, SizeClass, Slot};
 use fusee_core::stats::{Damage, SessionWork};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
@@ -38,7 +38,7 @@ use crate::request_kinds::HandOver;
 /// The number of client ids that one write to the store reserves.
 pub const IDS_PER_RECORD: u32 = 64;
 /// The limit on the number of orphaned blocks. Further orphaned blocks are dropped.
-const MAX_ORPHANS: usize = 1 << 16;
+const MAX_ORPHANS: usize = 1 << 18;
 
 /// A block that a session was given, and the number of the session's request for it.
 #[derive(Debug)]
@@ -570,14 +570,17 @@ impl SessionRegistry {
         view: &View,
         writes: &mut Vec<RecordWrite>,
     ) -> Result<(), &'static str> {
-        let Orphan { block, owner, class, first, marked: _ } = *orphan;
+        let Orphan { block, owner, class, first, base, marked: _ } = *orphan;
         let region = view.regions.get(block.region as usize);
-        if region.is_none() || block.block >= view.geometry.blocks_per_region() {
+        if region.is_none() || !view.geometry.is_block(block.frame, block.order) {
             return Err("no such block");
+        }
+        if base.is_some_and(|base| base >= Slot::GENERATIONS) {
+            return Err("a base is a generation");
         }
         // Decoding the message has not checked the size class.
         let class = SizeClass::from_code(class.code()).ok_or("no such size class")?;
-        let shape = BlockShape::new(view.geometry.block_bytes, class);
+        let shape = BlockShape::new(block.bytes(&view.geometry), class);
         if first > shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }

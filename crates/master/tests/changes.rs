@@ -26,10 +26,12 @@ use std::collections::BTreeSet;
 use fusee_control::master::{
     ClusterEpochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };
-use fusee_control::node::{BlockId, JobRequest, MemberBars, NodeReply, NodeRequest};
+use fusee_control::node::{
+    AcceptedOrders, BlockId, JobRequest, MemberBars, NodeReply, NodeRequest,
+};
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::erasure::Coding;
-use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::layout::{Address, SizeClass, Slot, TableEntry};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::change::ChangeStage;
@@ -57,6 +59,17 @@ fn bytes(world: &TickCluster, place: PoolPlace, length: u64) -> Vec<u8> {
     node.pool[place.offset as usize..][..length as usize].to_vec()
 }
 
+/// Returns one of the largest blocks of region 0, by its number.
+fn block(number: u32) -> BlockId {
+    let order = settings(1, 1, 1).geometry.max_order();
+    BlockId { region: 0, frame: number << order, order }
+}
+
+/// The offset, in each region, of the bytes that [`fill`] writes: inside of the largest block with the number 3.
+fn filled_offset(geometry: &Geometry) -> u64 {
+    geometry.frame_offset(block(3).frame) + 4096
+}
+
 /// Fills all slots with words that are the same on all replicas. In each subtable with a replica on `loses`, one slot
 /// gets the words of an unfinished write. Each region gets some bytes.
 fn fill(world: &TickCluster, loses: MnId) {
@@ -72,7 +85,7 @@ fn fill(world: &TickCluster, loses: MnId) {
     }
     for (number, region) in view.regions.iter().enumerate() {
         for place in region.places() {
-            write(world, *place, view.geometry.block_offset(3) + 4096, 77 + number as u64);
+            write(world, *place, filled_offset(&view.geometry), 77 + number as u64);
         }
     }
 }
@@ -93,7 +106,7 @@ fn check_contents(world: &TickCluster, view: &View) {
     }
     for (number, region) in view.regions.iter().enumerate() {
         let first = bytes(world, region.primary(), geometry.region_bytes);
-        let at = geometry.block_offset(3) as usize + 4096;
+        let at = filled_offset(&geometry) as usize;
         assert_eq!(first[at..at + 8], (77 + number as u64).to_le_bytes());
         for place in region.places() {
             assert!(bytes(world, *place, geometry.region_bytes) == first, "region {number}");
@@ -102,22 +115,26 @@ fn check_contents(world: &TickCluster, view: &View) {
 }
 
 fn set_owner(world: &TickCluster, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
-    let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
+    let (base, unless_fenced, once) = (Some(0), false, false);
+    let request = NodeRequest::SetOwner { block, from, to, base, unless_fenced, once };
     assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
 }
 
 /// Makes a client the owner of a block, on all replicas (`everywhere`) or only on the primary.
 fn give_block(world: &TickCluster, client: ClientId, everywhere: bool) -> BlockId {
     let view = world.view();
+    let order = view.geometry.max_order();
     for member in &view.members {
         let alloc = NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
+            orders: AcceptedOrders { least: order, most: order, mixed: true },
             client,
             frozen: vec![],
             spare_of: vec![],
         };
         let reply = world.ask_node(member.node.0.into(), alloc);
-        let NodeReply::Allocated { block } = reply else { continue };
+        let NodeReply::Allocated { block, base } = reply else { continue };
+        assert_eq!(base, Some(0), "never used");
         let backups = view.regions[block.region as usize].backups();
         for place in backups.iter().filter(|_| everywhere) {
             set_owner(world, place.node, block, ClientId::NOBODY, client);
@@ -127,7 +144,8 @@ fn give_block(world: &TickCluster, client: ClientId, everywhere: bool) -> BlockI
     panic!("no block");
 }
 
-fn owners(world: &TickCluster, place: PoolPlace, region: u32) -> Vec<ClientId> {
+/// Returns the blocks of a region, free ones included, by the table of a replica: each one's first frame and entry.
+fn owners(world: &TickCluster, place: PoolPlace, region: u32) -> Vec<(u32, TableEntry)> {
     match world.ask_node(place.node.0.into(), NodeRequest::OwnersOf { region }) {
         NodeReply::Owners(owners) => owners,
         other => panic!("unexpected {other:?}"),
@@ -139,7 +157,8 @@ fn owners(world: &TickCluster, place: PoolPlace, region: u32) -> Vec<ClientId> {
 fn check_tables(world: &TickCluster, view: &View, client: ClientId) {
     for (number, region) in (0u32..).zip(&view.regions) {
         let first = owners(world, region.primary(), number);
-        assert!(!first.contains(&client), "{client} still owns a block of region {number}");
+        let is_owner = first.iter().any(|(_, entry)| entry.owner == client);
+        assert!(!is_owner, "{client} still owns a block of region {number}");
         for place in region.places() {
             assert_eq!(owners(world, *place, number), first, "region {number}");
         }
@@ -148,8 +167,9 @@ fn check_tables(world: &TickCluster, view: &View, client: ClientId) {
         let led = view.regions.iter().filter(|r| r.primary().node == member.node).count() as u64;
         match world.ask_node(member.node.0.into(), NodeRequest::Usage) {
             NodeReply::Usage(usage) => {
-                let blocks = u64::from(view.geometry.blocks_per_region());
-                assert_eq!(usage.primary_blocks, led * blocks, "{}", member.node);
+                let frames = u64::from(view.geometry.frames_per_region());
+                let led_bytes = led * frames * view.geometry.frame_bytes();
+                assert_eq!(usage.led_bytes, led_bytes, "{}", member.node);
             }
             other => panic!("unexpected {other:?}"),
         }
@@ -238,7 +258,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     let second = world.open();
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let orphan = Orphan { block, owner: first, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner: first, class, first: 3, base: Some(0), marked: Some(1) };
     let close =
         MasterRequest::Close { client: first, orphans: vec![orphan], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
@@ -294,7 +314,8 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     let second = world.open();
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let orphans = vec![Orphan { block, owner: first, class, first: 3, marked: Some(1) }];
+    let orphans =
+        vec![Orphan { block, owner: first, class, first: 3, base: Some(0), marked: Some(1) }];
     let hand_on = MasterRequest::HandOn { client: first, serial: 1, orphans, used: vec![] };
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
     let view = world.view();

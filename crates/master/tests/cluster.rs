@@ -6,15 +6,18 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{
     ClusterEpochs, MasterReply, MasterRequest, MemberState, SessionHeartbeat, Status,
 };
-use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{
+    AcceptedOrders, BlockId, NodeRefusal, NodeReply, NodeRequest, OwnedBlock,
+};
 use fusee_control::rpc::{
     MAX_FRAME_BYTES, MasterClient, NodeClient, RpcError, Runtime, ServeError,
 };
 use fusee_core::data::{Redundancy, Region};
+use fusee_core::layout::TableEntry;
 use fusee_core::race::HashKey;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, TABLE_ENTRY_BYTES, View};
 use fusee_fabric::FabricKind;
 use fusee_master::record::{MasterRecord, RecordWrite};
 use fusee_master::store::{MasterStore, StoreError};
@@ -23,7 +26,7 @@ use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig, NodeStartErr
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns a geometry with regions of 256 KiB, each with 15 blocks of 16 KiB.
+/// Returns a geometry with regions of 256 KiB, each with 15 blocks of 16 KiB and two smaller ones.
 fn geometry() -> Geometry {
     Geometry {
         region_bytes: 256 << 10,
@@ -105,19 +108,21 @@ fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
     match node
         .call_blocking(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
+            orders: AcceptedOrders { least: 0, most: geometry().max_order(), mixed: true },
             client,
             frozen: vec![],
             spare_of: vec![],
         })
         .unwrap()
     {
-        NodeReply::Allocated { block } => Ok(block),
+        NodeReply::Allocated { block, base: Some(0) } => Ok(block),
         NodeReply::Refused(refusal) => Err(refusal),
         other => panic!("unexpected {other:?}"),
     }
 }
 
-/// Allocates blocks until none is left. Checks that every block is on its region's primary, and is given only once.
+/// Allocates blocks until none is left, the largest first. Checks that every block is on its region's primary and is
+/// given only once, and that the blocks make up all regions.
 fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<BlockId> {
     let mut blocks = Vec::new();
     for (name, node) in nodes {
@@ -135,8 +140,12 @@ fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<B
     blocks.sort_unstable();
     blocks.dedup();
     assert_eq!(blocks.len(), given, "a block was given twice");
-    let blocks_per_region = view.geometry.blocks_per_region() as usize;
-    assert_eq!(given, view.regions.len() * blocks_per_region);
+    let regions = 0..view.regions.len() as u32;
+    let all = regions.flat_map(|region| {
+        let first_blocks = view.geometry.first_blocks();
+        first_blocks.map(move |(frame, order)| BlockId { region, frame, order })
+    });
+    assert_eq!(blocks, all.collect::<Vec<_>>());
     blocks
 }
 
@@ -168,18 +177,23 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
         block: blocks[0],
         from: first,
         to: second,
+        base: Some(0),
         unless_fenced: false,
         once: false,
     };
     assert_eq!(node.call_blocking(give), Ok(NodeReply::Done));
     let owned = node.call_blocking(NodeRequest::BlocksOf { clients: vec![second] });
-    assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));
+    let held = OwnedBlock { block: blocks[0], owner: second, base: Some(0) };
+    assert_eq!(owned, Ok(NodeReply::Blocks(vec![held])));
 
-    // The copy of the block table in the pool has the same owner.
+    // The copy of the block table in the pool has the same owner, order and base.
     let place = view.regions[blocks[0].region as usize].primary();
     let holder = nodes.iter().find(|node| node.name() == Some(primary)).unwrap();
-    let entry = place.offset + 4 * u64::from(blocks[0].block);
-    assert_eq!(holder.fabrics().pool().read_u32(entry), second.0);
+    let at = place.offset + TABLE_ENTRY_BYTES * u64::from(blocks[0].frame);
+    let pool = holder.fabrics().pool();
+    let [low, high] = [at, at + 4].map(|half| u64::from(pool.read_u32(half)));
+    let entry = TableEntry { owner: second, order: blocks[0].order, base: Some(0) };
+    assert_eq!(TableEntry::decode(high << 32 | low), Some(entry));
 
     assert_eq!(
         node.call_blocking(NodeRequest::Fence { clients: vec![second] }),

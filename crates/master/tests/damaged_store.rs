@@ -62,9 +62,11 @@ fn history() -> Vec<Vec<RecordWrite>> {
         |records: Vec<MasterRecord>| records.into_iter().map(RecordWrite::Put).collect::<Vec<_>>();
     let session =
         |client| MasterRecord::Session { client: ClientId(client), expired: false, handed_on: 3 };
-    let orphan = |block| {
-        let block = BlockId { region: 1, block };
-        MasterRecord::Orphan(Orphan { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
+    let orphan = |number: u32| {
+        let order = Geometry::default().max_order();
+        let block = BlockId { region: 1, frame: number << order, order };
+        let (owner, base, marked) = (ClientId(5), Some(0), Some(1));
+        MasterRecord::Orphan(Orphan { block, owner, class, first: 9, base, marked })
     };
     vec![
         put(vec![

@@ -297,8 +297,8 @@ impl LogicCluster {
             let primaries = view.regions.iter().filter(primary).count() as u64;
             let usage = self.usage(member.node);
             assert_eq!(usage.reserved_bytes, bytes, "reserved but not in the view");
-            let blocks = u64::from(geometry.blocks_per_region());
-            assert_eq!(usage.primary_blocks, primaries * blocks);
+            let frames = u64::from(geometry.frames_per_region());
+            assert_eq!(usage.led_bytes, primaries * frames * geometry.frame_bytes());
         }
     }
 
@@ -554,9 +554,15 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
     assert_eq!(records, 1);
 }
 
-fn orphan(block: u32, owner: ClientId, first: u32) -> Orphan {
+/// Returns one of the largest blocks of a region, by its number.
+fn block(region: u32, number: u32) -> BlockId {
+    let order = settings(1, 1, 1).geometry.max_order();
+    BlockId { region, frame: number << order, order }
+}
+
+fn orphan(number: u32, owner: ClientId, first: u32) -> Orphan {
     let class = SizeClass::from_code(2).unwrap();
-    Orphan { block: BlockId { region: 0, block }, owner, class, first, marked: Some(1) }
+    Orphan { block: block(0, number), owner, class, first, base: Some(0), marked: Some(1) }
 }
 
 #[test]
@@ -601,7 +607,7 @@ fn orphans_pass_to_one_later_session_each() {
     // A session cannot hand on a block that was never its own, or one that does not exist.
     let wrong = [
         orphan(5, second, 0),
-        Orphan { block: BlockId { region: 99, block: 0 }, ..orphan(0, third, 0) },
+        Orphan { block: block(99, 0), ..orphan(0, third, 0) },
         orphan(15, third, 0),
         orphan(6, third, u32::MAX),
     ];

@@ -292,7 +292,7 @@ proptest! {
         core::chunk(&bytes);
         let _ = entry_format::read_format(&bytes);
         let _ = entry_format::decode("cluster", &bytes);
-        let hello = damaged(b"FUSEE\x0c\x01\0".to_vec(), &damage);
+        let hello = damaged(b"FUSEE\x0d\x01\0".to_vec(), &damage);
         let _ = control::first_message(&hello);
         control::view_update(&view(), &bytes);
     }

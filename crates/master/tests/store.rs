@@ -173,8 +173,8 @@ fn another_format_and_undecodable_records_are_named() {
     overwrite(&dir, "client-ids", &entry_format::seal("client-ids", b"\x06\x41\x00".to_vec()));
     refused("1 bytes too many");
     // The formats of this version, of one without checksums, and of a future one.
-    overwrite(&dir, "format", b"fusee-master 11");
-    assert!(matches!(refused("fusee-master 11"), StoreError::OtherFormat { .. }));
+    overwrite(&dir, "format", b"fusee-master 12");
+    assert!(matches!(refused("fusee-master 12"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", b"fusee-master 6");
     assert!(matches!(refused("fusee-master 6"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", &entry_format::seal("format", b"fusee-master 99".to_vec()));

@@ -13,9 +13,10 @@
 //! * Each request of the master to reserve or release an extent, or to lead a region, has the number of a view, and
 //!   each extent the number of the view for which it was reserved. So a late request about an extent that was released
 //!   and reserved again meanwhile changes nothing.
-//! * A block has one owner at a time. The table in this module is authoritative. The pool holds a copy of it, 4
-//!   bytes for each block, at the start of the region, for recovery by one-sided READs. The node never reads the
-//!   copy back, because clients can write the pool.
+//! * A block has one owner at a time. The table in this module is authoritative. The pool holds a copy of it at the
+//!   start of the region, which is read one-sided for surveys. The node never reads the copy back, because clients can
+//!   write the pool.
+//! * Free blocks contain only zeros.
 //! * The header of the pool shows the node's cluster, the view that the node is at, and the node's bars (`bars`).
 //!   No other process writes the header.
 //! * A fenced client gets no more blocks, and no log area.
@@ -41,17 +42,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use bars::NodeBarState;
 use fusee_control::master::{MasterReply, MasterReplyId};
 use fusee_control::node::{
-    BlockId, Extent, MAX_ALLOC_REGIONS, MAX_CLIENTS, NodeDescription, NodeRefusal, NodeReply,
-    NodeRequest, Usage, extent_align_bytes,
+    AcceptedOrders, BlockId, Extent, MAX_ALLOC_REGIONS, MAX_CLIENTS, NodeDescription, NodeRefusal,
+    NodeReply, NodeRequest, OwnedBlock, Usage, extent_align_bytes,
 };
 use fusee_core::data::Redundancy;
 use fusee_core::ended_clients::{EndedClients, LiveClients};
-use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
+use fusee_core::layout::{HeaderWord, LAYOUT_WORD, Slot, TableEntry, first_extent};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
 use log_areas::LentLogAreas;
-use region::NodeRegion;
+use region::{NewBase, NodeRegion, WantedBlock};
 use request_order::NodeRequestOrder;
 
 /// An action that the host of the logic has to carry out before it replies.
@@ -72,12 +73,12 @@ pub enum NodeEffect {
         /// The length of the part, in bytes.
         bytes: u64,
     },
-    /// Write an entry of the block allocation table to the pool's copy of the table, little-endian.
+    /// Write an entry of the block allocation table to the pool's copy of the table, little-endian and untorn.
     WriteTable {
         /// Offset of the table entry in the pool, in bytes.
         offset: u64,
-        /// The client id of the block's owner.
-        value: u32,
+        /// The entry.
+        value: u64,
     },
     /// Write a word of the pool's header, little-endian and untorn.
     WriteHeader {
@@ -110,9 +111,10 @@ pub struct NodeDecision {
 
 type NodeResult = Result<NodeReply, NodeRefusal>;
 
-/// Limits on the regions from which an ALLOC takes a block.
+/// Limits on the blocks that an ALLOC takes.
 #[derive(Clone, Copy)]
 struct RegionChoice<'a> {
+    orders: AcceptedOrders,
     /// Regions from which the ALLOC must not take a block, because they are frozen.
     frozen: &'a [u32],
     /// If not empty: the ALLOC takes a block only from these regions, and only from those with spare blocks.
@@ -266,8 +268,8 @@ impl NodeLogic {
             } => self.check_bound(cluster, attempt).and_then(|()| {
                 self.reserve(view, extent, bytes, block_bytes, redundancy, &mut effects)
             }),
-            NodeRequest::Alloc { client, redundancy, frozen, spare_of } => {
-                let choice = RegionChoice { frozen: &frozen, spare_of: &spare_of };
+            NodeRequest::Alloc { client, redundancy, orders, frozen, spare_of } => {
+                let choice = RegionChoice { orders, frozen: &frozen, spare_of: &spare_of };
                 self.alloc(client, redundancy, choice, &mut effects)
             }
             NodeRequest::LogArea { client, number } => self.log_area(client, number, &mut effects),
@@ -277,10 +279,10 @@ impl NodeLogic {
             {
                 Err(NodeRefusal::Fenced { client: from })
             }
-            NodeRequest::SetOwner { block, from, to, unless_fenced: _, once } => self
+            NodeRequest::SetOwner { block, from, to, base, unless_fenced: _, once } => self
                 .check_not_fenced(to)
                 .and_then(|()| self.check_once(once, block, to))
-                .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
+                .and_then(|()| self.replace_owner(block, from, to, base, &mut effects)),
             NodeRequest::OwnersOf { region } => self.owners_of(region),
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
@@ -347,8 +349,9 @@ impl NodeLogic {
                 let geometry = region_geometry(bytes, block_bytes)?;
                 let offset = self.set_aside(bytes, PoolEnd::Below)?;
                 effects.push(NodeEffect::PopulatePool { offset, bytes });
-                self.regions
-                    .insert(region, NodeRegion::new(offset, view, geometry, primary, redundancy));
+                let made = NodeRegion::new(offset, view, geometry, primary, redundancy);
+                effects.extend(made.table_effects());
+                self.regions.insert(region, made);
                 if primary {
                     self.primaries.push(region);
                 }
@@ -489,7 +492,7 @@ impl NodeLogic {
             _ if self.stands_at > 0 => return Err(bad("the node stands at a view of its cluster")),
             _ => {}
         }
-        if self.regions.values().any(|region| region.owned() > 0) {
+        if self.regions.values().any(|region| region.owned_bytes() > 0) {
             return Err(bad("clients own blocks here"));
         }
         // No client owned a block, so no client had a reason to write. The extents are zeroed nevertheless.
@@ -521,9 +524,8 @@ impl NodeLogic {
     /// Refuses a request marked *once* if `to` already owns the block. Then either the request was executed before,
     /// or `to` got the block from the pool meanwhile, so that the owner in the request is out of date.
     fn check_once(&self, once: bool, block: BlockId, to: ClientId) -> Result<(), NodeRefusal> {
-        let owners = self.regions.get(&block.region).map(|region| &region.owners);
-        let owner = owners.and_then(|owners| owners.get(block.block as usize));
-        if once && owner == Some(&to) && !removed(Mutant::StaleOrphansTaken) {
+        let owner = self.regions.get(&block.region).and_then(|region| region.owner_of(block).ok());
+        if once && owner == Some(to) && !removed(Mutant::StaleOrphansTaken) {
             Err(NodeRefusal::NotOwner { owner: to })
         } else {
             Ok(())
@@ -546,27 +548,33 @@ impl NodeLogic {
     ) -> NodeResult {
         check_client_id(client)?;
         self.check_not_fenced(client)?;
-        let RegionChoice { frozen, spare_of } = choice;
+        let RegionChoice { orders, frozen, spare_of } = choice;
+        if orders.least > orders.most {
+            return Err(bad("an ALLOC accepts no order"));
+        }
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
         }
         // Blocks are taken from the regions round-robin, to spread a client's blocks and their load.
-        for _ in 0..self.primaries.len() {
-            let number = self.primaries[self.turn];
-            self.turn = (self.turn + 1) % self.primaries.len();
-            if frozen.contains(&number) {
-                continue;
-            }
-            let region = self.regions.get_mut(&number).expect("a primary region is a region");
-            let is_asked_for =
-                spare_of.is_empty() || spare_of.contains(&number) && region.has_spare();
-            if region.redundancy != redundancy || !is_asked_for {
-                continue;
-            }
-            if let Some(block) = region.take_free() {
-                effects.push(region.set_owner(block, client));
-                let block = BlockId { region: number, block };
-                return Ok(NodeReply::Allocated { block });
+        let max_order = self.regions.values().map(|region| region.geometry.max_order()).max();
+        for wanted in WantedBlock::all(orders, max_order.unwrap_or(0)) {
+            for _ in 0..self.primaries.len() {
+                let number = self.primaries[self.turn];
+                self.turn = (self.turn + 1) % self.primaries.len();
+                if frozen.contains(&number) {
+                    continue;
+                }
+                let region = self.regions.get_mut(&number).expect("a primary region is a region");
+                let is_asked_for =
+                    spare_of.is_empty() || spare_of.contains(&number) && region.has_spare();
+                if region.redundancy != redundancy || !is_asked_for {
+                    continue;
+                }
+                if let Some((frame, order)) = region.find_free(wanted) {
+                    let block = BlockId { region: number, frame, order };
+                    let base = region.give(block, client, effects);
+                    return Ok(NodeReply::Allocated { block, base });
+                }
             }
         }
         Err(NodeRefusal::NoFreeBlock)
@@ -577,40 +585,69 @@ impl NodeLogic {
         block: BlockId,
         from: ClientId,
         to: ClientId,
+        base: Option<u16>,
         effects: &mut Vec<NodeEffect>,
     ) -> NodeResult {
-        let unknown = NodeRefusal::UnknownBlock { block };
-        let Some(region) = self.regions.get_mut(&block.region) else { return Err(unknown) };
-        let Some(owner) = region.owners.get(block.block as usize).copied() else {
-            return Err(unknown);
-        };
+        check_base(base)?;
+        let region = self.region_with(block)?;
+        let owner = region.owner_of(block).map_err(|owner| NodeRefusal::NotOwner { owner })?;
         if owner != from && owner != to {
             return Err(NodeRefusal::NotOwner { owner });
         }
-        effects.push(region.set_owner(block.block, to));
+        if owner == to && owner == ClientId::NOBODY {
+            // The block is free, and possibly a part of a larger one by now.
+            return Ok(NodeReply::Done);
+        }
+        let is_noted = from == ClientId::NOBODY || to == ClientId::NOBODY;
+        let base = if is_noted { NewBase::Noted(base) } else { NewBase::Kept };
+        region.set_owner(block, to, base, effects);
         Ok(NodeReply::Done)
+    }
+
+    /// Frees a block that its dead owner has never used.
+    fn free_unused(
+        &mut self,
+        block: BlockId,
+        from: ClientId,
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
+        let region = self.region_with(block)?;
+        match region.owner_of(block) {
+            Ok(ClientId::NOBODY) => {}
+            Ok(owner) if owner == from => {
+                region.set_owner(block, ClientId::NOBODY, NewBase::Kept, effects);
+            }
+            Ok(owner) | Err(owner) => return Err(NodeRefusal::NotOwner { owner }),
+        }
+        Ok(NodeReply::Done)
+    }
+
+    fn region_with(&mut self, block: BlockId) -> Result<&mut NodeRegion, NodeRefusal> {
+        let region = self.regions.get_mut(&block.region);
+        let region = region.filter(|region| region.geometry.is_block(block.frame, block.order));
+        region.ok_or(NodeRefusal::UnknownBlock { block })
     }
 
     fn owners_of(&self, region: u32) -> NodeResult {
         let found = self.regions.get(&region).ok_or_else(|| unknown_region(region))?;
-        Ok(NodeReply::Owners(found.owners.clone()))
+        Ok(NodeReply::Owners(found.blocks().collect()))
     }
 
     fn set_owners(
         &mut self,
         region: u32,
-        owners: &[ClientId],
+        owners: &[(u32, TableEntry)],
         effects: &mut Vec<NodeEffect>,
     ) -> NodeResult {
         let found = self.regions.get_mut(&region).ok_or_else(|| unknown_region(region))?;
         if found.primary {
             return Err(bad("this node leads the region: its own table is the right one"));
         }
-        if owners.len() != found.owners.len() {
-            return Err(bad("a region has one owner per block"));
+        owners.iter().try_for_each(|(_, entry)| check_base(entry.base))?;
+        if !found.set_table(owners) {
+            return Err(bad("the blocks do not cover the region"));
         }
-        let set = (0u32..).zip(owners).map(|(block, owner)| found.set_owner(block, *owner));
-        effects.extend(set);
+        effects.extend(found.table_effects());
         Ok(NodeReply::Done)
     }
 
@@ -621,7 +658,6 @@ impl NodeLogic {
         for number in regions {
             let region = self.regions.get_mut(number).expect("just seen");
             if region.since <= view && !std::mem::replace(&mut region.primary, true) {
-                region.list_free();
                 self.primaries.push(*number);
             }
         }
@@ -633,8 +669,12 @@ impl NodeLogic {
         let clients = BTreeSet::from_iter(clients);
         let regions = self.regions.iter();
         let blocks = regions.flat_map(|(number, region)| {
-            let owned = (0u32..).zip(&region.owners).filter(|(_, owner)| clients.contains(owner));
-            owned.map(|(block, owner)| (BlockId { region: *number, block }, *owner))
+            let owned = region.blocks().filter(|(_, entry)| clients.contains(&entry.owner));
+            owned.map(|(frame, TableEntry { owner, order, base })| OwnedBlock {
+                block: BlockId { region: *number, frame, order },
+                owner,
+                base,
+            })
         });
         Ok(NodeReply::Blocks(blocks.collect()))
     }
@@ -676,12 +716,12 @@ impl NodeLogic {
         };
         (usage.log_areas, usage.log_areas_used) = self.log_areas.counts();
         for region in self.regions.values() {
-            let owned = region.owned();
-            usage.used_bytes += owned * region.geometry.block_bytes;
+            let owned = region.owned_bytes();
+            usage.used_bytes += owned;
             if region.primary {
-                usage.primary_blocks += region.owners.len() as u64;
-                usage.primary_blocks_owned += owned;
-                usage.free_blocks += region.owners.len() as u64 - owned;
+                usage.led_bytes += region.block_bytes();
+                usage.led_bytes_owned += owned;
+                usage.free_block_bytes += region.block_bytes() - owned;
             }
         }
         usage
@@ -694,7 +734,14 @@ fn all_free(description: &NodeDescription) -> BTreeMap<u64, u64> {
 }
 
 fn unknown_region(region: u32) -> NodeRefusal {
-    NodeRefusal::UnknownBlock { block: BlockId { region, block: 0 } }
+    NodeRefusal::UnknownBlock { block: BlockId { region, frame: 0, order: 0 } }
+}
+
+fn check_base(base: Option<u16>) -> Result<(), NodeRefusal> {
+    if base.is_some_and(|base| base >= Slot::GENERATIONS) {
+        return Err(bad("a base is a generation"));
+    }
+    Ok(())
 }
 
 fn bad(what: &str) -> NodeRefusal {

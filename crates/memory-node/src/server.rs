@@ -19,7 +19,7 @@ use fusee_control::node::{AttachedSessions, NodeDescription, NodeReply, NodeRequ
 use fusee_control::rpc::{
     self, Caller, MasterClient, NodeClient, NodeService, RequestTimes, RpcError, Runtime, Server,
 };
-use fusee_core::layout::{HeaderWord, first_extent};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, HeaderWord, first_extent};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_fabric::pool::{POOL_ALIGN_BYTES, PageKind};
 use fusee_fabric::tcp::DEFAULT_SPIN;
@@ -382,7 +382,10 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
     for effect in step.effects {
         match effect {
             NodeEffect::WriteTable { offset, value } => {
-                shared.fabrics.pool().write_u32(offset, value);
+                shared.fabrics.pool().write_u64(offset, value);
+            }
+            NodeEffect::ZeroPool { offset, bytes } if bytes == BLOCK_HEADER_BYTES => {
+                shared.fabrics.pool().zero(offset, bytes);
             }
             NodeEffect::ZeroPool { offset, bytes } => {
                 let pool = shared.fabrics.pool().clone();

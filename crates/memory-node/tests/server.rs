@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use fusee_control::master::MasterRequest;
-use fusee_control::node::{Extent, NodeReply, NodeRequest};
+use fusee_control::node::{AcceptedOrders, BlockId, Extent, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
 use fusee_core::data::Redundancy;
-use fusee_core::layout::{PoolHeader, first_extent};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, PoolHeader, TableEntry, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_fabric::FabricKind;
 use fusee_fabric::pool::VerbOrder;
@@ -85,7 +85,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let offset = first_extent(1 << 20);
     assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
     // The WRITE stands for a late WRITE of a session of an older cluster.
-    pool.write_u32(offset + (36 << 10), 7);
+    pool.write_u64(offset + (36 << 10), 7);
     assert_eq!(
         ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),
         NodeReply::Done
@@ -94,27 +94,42 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
 
     assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset });
     let client = ClientId(3);
-    let NodeReply::Allocated { block } = ask(NodeRequest::Alloc {
+    let entry = |block: BlockId| {
+        let mut bytes = [0; 8];
+        let at = offset + 8 * u64::from(block.frame);
+        pool.read(&mut VerbOrder::default(), at, &mut bytes).unwrap();
+        TableEntry::decode(u64::from_le_bytes(bytes))
+    };
+    let NodeReply::Allocated { block, base } = ask(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client,
+        orders: AcceptedOrders { least: 0, most: 0, mixed: true },
         frozen: vec![],
         spare_of: vec![],
     }) else {
         panic!("a fresh region has free blocks");
     };
-    assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 3);
+    assert_eq!((block.order, base), (0, Some(0)));
+    assert_eq!(entry(block), Some(TableEntry { owner: client, order: 0, base }));
+    // The client writes a block header and an object.
+    let start = offset + 4096 + 4096 * u64::from(block.frame);
+    pool.write_u64(start, 9);
+    pool.write_u64(start + BLOCK_HEADER_BYTES, 9);
     assert_eq!(ask(NodeRequest::Fence { clients: vec![client] }), NodeReply::Done);
     let free = NodeRequest::SetOwner {
         block,
         from: client,
         to: ClientId::NOBODY,
+        base: Some(3),
         unless_fenced: false,
         once: false,
     };
     assert_eq!(ask(free), NodeReply::Done);
-    assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 0);
+    let free = TableEntry { owner: ClientId::NOBODY, order: 0, base: Some(3) };
+    assert_eq!(entry(block), Some(free));
+    assert_eq!((pool.read_u32(start), pool.read_u32(start + BLOCK_HEADER_BYTES)), (0, 9));
     let NodeReply::Usage(usage) = ask(NodeRequest::Usage) else { panic!("no usage") };
     assert_eq!(usage.pool_bytes, 1 << 20, "the header is not lent");
     assert_eq!(pool.bytes(), offset + (1 << 20));
-    assert_eq!((usage.primary_blocks, usage.primary_blocks_owned), (15, 0));
+    assert_eq!((usage.led_bytes, usage.led_bytes_owned), (15 * 4096, 0));
 }

@@ -116,7 +116,7 @@ impl NodeHost {
                     let value = value.to_le_bytes();
                     network
                         .memories()
-                        .with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
+                        .with(node, |memory| memory.pool[at..at + 8].copy_from_slice(&value));
                 }
                 NodeEffect::WriteHeader { word, value } => {
                     network.memories().write_header(node, word, value);

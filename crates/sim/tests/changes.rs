@@ -7,7 +7,7 @@ use crate::support::changes::{
     splits,
 };
 use crate::support::failures::{FailureCounts, for_all};
-use crate::support::reuse::reuse;
+use crate::support::reuse::{block_sizes, reuse};
 use crate::support::steered_changes::{doubtful_backups, left_behind, settler_dies};
 
 /// Asserts that some clusters shared their memory: there SEARCHes were answered without waiting, and writes checked the
@@ -108,4 +108,11 @@ fn memory_is_used_again_beside_who_knows_it() {
     let Some(events) = for_all(1_500, reuse) else { return };
     assert!(events.crashed > 500, "{events:?}");
     assert_immediate(&events);
+}
+
+/// Blocks are split and merged while some sessions still know objects in them. No slot word recurs too early.
+#[test]
+fn blocks_are_split_and_merged_beside_who_knows_their_objects() {
+    let Some(events) = for_all(1_500, block_sizes) else { return };
+    assert!(events.crashed > 500, "{events:?}");
 }

@@ -49,10 +49,10 @@ fn run(mut executor: Executor<'_>, cluster: &SimCluster) {
     cluster.checks().live_keys();
 }
 
-/// Returns the number of blocks that sessions own.
-fn blocks_granted(cluster: &SimCluster) -> u64 {
+/// Returns the bytes of blocks that sessions own.
+fn bytes_granted(cluster: &SimCluster) -> u64 {
     let granted = |node| match cluster.peek_node(node, NodeRequest::Usage) {
-        Some(NodeReply::Usage(usage)) => usage.primary_blocks_owned,
+        Some(NodeReply::Usage(usage)) => usage.led_bytes_owned,
         other => panic!("{node} answers {other:?}"),
     };
     cluster.nodes().processes().into_iter().map(|(node, _)| granted(node)).sum()
@@ -324,8 +324,8 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
                 }
             };
             assert_eq!(error, Error::OutOfMemory);
-            // 3 blocks of 16 KiB, 15 objects of 1024 bytes each.
-            assert_eq!(n, 3 * 15);
+            // 3 blocks of 16 KiB, one of 8 KiB and one of 4 KiB, with objects of 1024 bytes.
+            assert_eq!(n, 3 * 15 + 7 + 3);
             for i in 0..n {
                 let found = store.search(&i.to_le_bytes(), None).await.unwrap();
                 assert_eq!(found.value(), Some(&[i as u8; 980][..]));
@@ -352,7 +352,7 @@ fn operations_side_by_side_take_one_block() {
             .spawn(store.process, async move { store.insert(&[i], b"x").await.map(drop).unwrap() });
     }
     run(executor, &cluster);
-    assert_eq!(blocks_granted(&cluster), 1);
+    assert_eq!(bytes_granted(&cluster), 1 << 12);
 }
 
 /// UPDATEs and INSERTs that fail use up no memory: their objects were never visible, and are reused after an epoch.
@@ -385,7 +385,11 @@ fn operations_that_find_nothing_to_do_leak_nothing() {
         assert_eq!(store.search(b"there", None).await.unwrap().value(), Some(&[1; 4000][..]));
     });
     run(executor, &cluster);
-    assert_eq!(blocks_granted(&cluster), 1, "one object stays, two are written again and again");
+    assert_eq!(
+        bytes_granted(&cluster),
+        1 << 14,
+        "one object stays, two are written again and again"
+    );
 }
 
 #[test]

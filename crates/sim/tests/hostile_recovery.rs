@@ -9,18 +9,20 @@ use fusee_core::layout::{
     Address, BlockHeader, BlockShape, GenerationBase, Identity, LOG_RECORDS, LogRecord,
     OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot, log_area_offset, log_record_offset,
 };
-use fusee_core::recovery::{BlockContent, RecoveryError, RecoveryResult, recover};
+use fusee_core::recovery::{
+    BlockContent, BlockReport, BlockSpan, RecoveryError, RecoveryResult, recover,
+};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::{ClusterOptions, Rng, SimCluster};
 
-use crate::support::{alone, blocks_of, log_areas_of, operator_fabric, stepwise};
+use crate::support::{alone, blocks_of, largest_block, log_areas_of, operator_fabric, stepwise};
 
 fn recovered(
     rng: &Rng,
     cluster: &SimCluster,
     client: ClientId,
-    blocks: &[Address],
+    blocks: &[BlockSpan],
 ) -> Result<RecoveryResult, RecoveryError> {
     let view = cluster.view().clone();
     let areas = log_areas_of(cluster, client);
@@ -43,7 +45,8 @@ fn put(cluster: &SimCluster, at: Address, bytes: &[u8], replica: Option<usize>) 
 }
 
 /// Writes plausible but wrong bytes: a block header, objects, and slot words that refer to these objects.
-fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
+fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: BlockSpan) {
+    let BlockSpan { address: block, bytes: block_bytes } = block;
     let any = |values: &[u32]| values[rng.below(values.len())];
     let replica = || [None, Some(0), Some(1)][rng.below(3)];
     let code = any(&[1, 2, 6, 16, 17, 40, 64, 100, 127]) as u8;
@@ -62,7 +65,6 @@ fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
     if rng.below(4) > 0 {
         put(cluster, block, &header.encode(), replica());
     }
-    let block_bytes = cluster.view().geometry.block_bytes;
     for _ in 0..rng.below(20) {
         let class = SizeClass::from_code(any(&[1, 1, 2, 6]) as u8).unwrap();
         let shape = BlockShape::new(block_bytes, class).unwrap();
@@ -142,22 +144,25 @@ fn whatever_stands_in_memory_recovery_ends() {
         });
         let geometry = &options.geometry;
         let mut blocks = blocks_of(&cluster, store.client());
-        blocks.extend([geometry.block_address(1, 3), geometry.block_address(1, 6)]);
+        blocks.extend([largest_block(geometry, 1, 3), largest_block(geometry, 1, 6)]);
         for block in &blocks {
             scribble(&rng, &cluster, store.client(), *block);
         }
         scribble_records(&rng, &cluster, store.client());
         let real = blocks.len();
         // Three of these addresses are not those of blocks, and one is there twice.
-        blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 44) - 64), blocks[0]]);
+        let bytes = geometry.block_bytes;
+        let nowhere = [Address::NONE, Address::new(64), Address::new((1 << 44) - 64)];
+        blocks.extend(nowhere.map(|address| BlockSpan { address, bytes }));
+        blocks.push(blocks[0]);
         for _ in 0..2 {
             let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
             assert_eq!(report.blocks.len(), real + 3, "each once");
             let unreadable =
                 report.blocks.iter().filter(|b| b.content == BlockContent::Unreadable).count();
             assert!(unreadable >= 3);
-            for rest in report.blocks.iter().filter_map(|b| b.remainder(geometry.block_bytes)) {
-                let shape = BlockShape::new(geometry.block_bytes, rest.class).unwrap();
+            for rest in report.blocks.iter().filter_map(BlockReport::remainder) {
+                let shape = BlockShape::new(rest.bytes, rest.class).unwrap();
                 assert!(rest.first <= shape.objects);
             }
             strange += report.strange;
@@ -187,8 +192,12 @@ fn recovery_needs_every_node_that_the_view_names() {
         assert_eq!((report.examined, report.on_primary, report.nowhere), (3, 1, 2));
         let view = cluster.view().clone();
         let index = view.subtables[0].primary().node;
-        let nodes_of = |block: &Address| -> Vec<MnId> {
-            view.object(*block, 64).expect("a region").places().map(|place| place.node).collect()
+        let nodes_of = |block: &BlockSpan| -> Vec<MnId> {
+            view.object(block.address, 64)
+                .expect("a region")
+                .places()
+                .map(|place| place.node)
+                .collect()
         };
         let beside = blocks.iter().map(nodes_of).find(|nodes| !nodes.contains(&index));
         let beside = beside.expect("one node is in two of four pairs")[0];
@@ -217,25 +226,31 @@ fn recovery_takes_as_many_phases_as_it_says() {
     });
     let blocks = blocks_of(&cluster, store.client());
     let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
-    assert_eq!(blocks.len(), 2);
-    assert_eq!((report.walked, report.examined), (301, 301), "also one that was given back");
-    assert_eq!((report.on_primary, report.nowhere), (1, 300));
-    assert_eq!(report.cost.phases, 1 + 2 + 2 * 301_u32.div_ceil(64));
+    // Each block has as many bytes as all blocks before it together. The first two were sealed when they were used up.
+    let bytes: Vec<u64> = blocks.iter().map(|block| block.bytes).collect();
+    assert_eq!((bytes.len(), bytes.iter().sum::<u64>()), (4, 1 << 15));
+    let sealed = 2 * BlockShape::new(1 << 12, SizeClass::from_code(1).unwrap()).unwrap().objects;
+    let left = u64::from(301 - sealed);
+    assert_eq!((report.walked, report.examined), (left, left), "also one that was given back");
+    assert_eq!((report.on_primary, report.nowhere), (1, left - 1));
+    assert_eq!(report.cost.phases, 1 + 2 + 2 * (left as u32).div_ceil(64));
     assert_eq!(report.cost.atomics, 0);
     let class = SizeClass::from_code(1).unwrap();
-    let per_block = BlockShape::new(1 << 14, class).unwrap().objects;
+    let objects = |bytes: u64| BlockShape::new(bytes, class).unwrap().objects;
     let mut firsts = Vec::new();
     for block in &report.blocks {
         let BlockContent::Objects { class: of_block, first } = block.content else {
             panic!("{block:?}");
         };
         assert_eq!(of_block, class);
-        let rest = block.remainder(1 << 14).map(|rest| rest.first);
+        let rest = block.remainder().map(|rest| rest.first);
         assert_eq!(rest, Some(first));
         firsts.push(first);
     }
     firsts.sort_unstable();
-    assert_eq!(firsts, [301 - per_block, per_block]);
+    let small = objects(1 << 12);
+    let rest = 301 - 2 * small - objects(1 << 13);
+    assert_eq!(firsts, [rest, small, small, objects(1 << 13)]);
 }
 
 /// The old header of a block says that its owner allocated objects from number 9 on; the new header says from number 5
@@ -255,17 +270,17 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         });
         let class = SizeClass::from_code(1).unwrap();
         let blocks = blocks_of(&cluster, dead.client());
-        let geometry = cluster.view().geometry;
-        let shape = BlockShape::new(geometry.block_bytes, class).unwrap();
+        let shape = BlockShape::new(blocks[0].bytes, class).unwrap();
         let header = |first| {
             let owner = dead.client();
             let fresh = 0;
             let base = GenerationBase::default();
             BlockHeader { class, owner, first, fresh, sealed: false, base }.encode()
         };
-        put(&cluster, blocks[0], &header(9), None);
-        put(&cluster, blocks[0], &header(5), Some(replica));
-        let at = Address::new(blocks[0].bytes() + shape.offset(5));
+        let block = blocks[0].address;
+        put(&cluster, block, &header(9), None);
+        put(&cluster, block, &header(5), Some(replica));
+        let at = Address::new(block.bytes() + shape.offset(5));
         let mut bytes = vec![0; class.bytes() as usize];
         let identity = Identity::new(at, 3);
         Pair { key: b"key", value: b"new", identity, opcode: Opcode::Update }.encode(&mut bytes);
@@ -305,8 +320,8 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
             let base = GenerationBase::default();
             BlockHeader { class, owner, first, fresh, sealed: true, base }.encode()
         };
-        put(&cluster, blocks[0], &header(5), None);
-        put(&cluster, blocks[0], &header(9), Some(replica));
+        put(&cluster, blocks[0].address, &header(5), None);
+        put(&cluster, blocks[0].address, &header(9), Some(replica));
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         let rest = report.blocks[0].content;
         assert_eq!(rest, BlockContent::Objects { class, first: 9 }, "replica {replica}");

@@ -28,6 +28,19 @@ fn a_full_pool_is_emptied_by_deletes() {
     assert!(slowest < Some(100_000_000), "{slowest:?} ns");
 }
 
+// Promise MEM-33: Memory of one length serves every other.
+#[test]
+fn memory_of_one_length_serves_every_other() {
+    (0..3).for_each(refill::lengths);
+    (0..3).for_each(refill::small_blocks);
+}
+
+// Promise MEM-34: A session that writes little takes little memory.
+#[test]
+fn many_sessions_with_a_pair_each_fit_in_a_small_pool() {
+    (0..3).for_each(refill::sessions);
+}
+
 // Promise MEM-17: Full pools refuse soon.
 #[test]
 fn who_is_refused_in_a_full_pool_hears_so_soon() {

@@ -13,6 +13,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::{ClusterOptions, Sim, SimCluster};
 
+use crate::support::block_with;
 use crate::support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
 
 #[test]
@@ -85,7 +86,7 @@ fn copies_are_found_without_headers(chunk: usize) {
         let named =
             cluster.network().memories().word_at(object.copy_words(hint.word).next().unwrap());
         let copy = copy_of(object.identity_of(hint.word), 0, named.0).expect("it is named");
-        let (block, _) = view.geometry.block_of(copy.address()).unwrap();
+        let block = block_with(&cluster, copy.address());
         let header = view.block(block).unwrap().places().next().unwrap();
         let written = cluster.network().memories().bytes_at(header, BLOCK_HEADER_BYTES);
         assert!(BlockHeader::decode(written.first_chunk().unwrap()).is_some());
@@ -258,11 +259,9 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
         for hint in &held.hints {
             let (at, bit, primary_since) = {
                 let view = held.cluster.view();
-                let (block, word, bit) = view.geometry.free_bit(hint.word.address()).unwrap();
-                let (region, offset) = view.region_of(block).unwrap();
-                let first = region.primary();
-                let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
-                (PoolPlace { offset, ..first }, bit, region.primary_since())
+                let (at, bit) = view.free_bit(hint.word.address()).unwrap();
+                let (region, _) = view.region_of(hint.word.address()).unwrap();
+                (at, bit, region.primary_since())
             };
             let is_set = || held.cluster.network().memories().word_at(at).0 & bit != 0;
             assert!(!is_set());

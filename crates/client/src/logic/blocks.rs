@@ -7,8 +7,9 @@
 //! owner when it answers. Before the session uses the block, it has all backups record the owner, too, so that recovery
 //! finds every block of a client on any replica. If the session crashes before that, the block holds nothing yet.
 //!
-//! If no node has a free block, the session asks the master to add regions. Memory is exhausted only when the master
-//! has no room for any.
+//! If no node has a free block, the session asks the master to add regions. If the master has no room for any, the
+//! session accepts a block that nodes have to merge from blocks with different bases, too; it can use such a block only
+//! some seconds later. Memory is exhausted when there is none of these either.
 //!
 //! A block that cannot be recorded on all replicas is given back, on the backups first. If a node does not acknowledge
 //! the return, that request can still be executed later, even if the block belongs to this session again by then: the
@@ -23,6 +24,7 @@
 //! that turns a grant down sets the flag `missed`, and a search that passes over a block leaves the flag set.
 
 mod orphans;
+mod pool;
 mod request_numbers;
 
 use std::cell::{Cell, RefCell};
@@ -32,19 +34,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_control::node::{
-    BlockId, BlockRequest, MAX_ALLOC_REGIONS, NodeRefusal, NodeReply, NodeRequest,
-};
+use fusee_control::node::{BlockId, BlockRequest, NodeReply, NodeRequest, OwnedBlock};
 use fusee_control::rpc::RpcError;
-use fusee_core::data::{Redundancy, Region};
+use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::layout::{Address, SizeClass};
+use fusee_core::host::BlockDemand;
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::slab::{BlockGrant, BlockRemainder, SlabKind};
+use fusee_core::slab::{BlockGrant, BlockRemainder, ReturnedBlock, SlabKind};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
 use super::{Environment, SessionGate};
+use pool::{PoolDemand, PoolGrant, accepted_orders};
 use request_numbers::{BlockReturn, RequestNumbers};
 
 /// Longest wait for the master's answer when a session needs a block.
@@ -59,12 +60,6 @@ const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
 /// objects were allocated once) before it has asked the pool.
 const FULL_IN_A_ROW: u32 = 4;
-/// Limit of useless grants in a row: of blocks in regions that are being copied. If a memory node exceeds the limit,
-/// the request for a block goes to the next node.
-const FROZEN_GRANTS: usize = 4;
-/// Interval at which a request to the pool checks whether the session is still taking over blocks that the block tables
-/// possibly already show as its own.
-const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
 /// The blocks of one session, and their sources.
 pub(super) struct BlockSource<E> {
@@ -77,8 +72,9 @@ pub(super) struct BlockSource<E> {
     /// Number of coming requests for blocks that do not ask the master, because it has failed to answer.
     without_master: Cell<u32>,
     turns: RequestNumbers,
-    /// Blocks that the session has returned to the pool, but whose return some node has not acknowledged.
-    unconfirmed: RefCell<BTreeSet<BlockId>>,
+    /// Blocks that the session has returned to the pool, but whose return some node has not acknowledged; with the base
+    /// of each block.
+    unconfirmed: RefCell<BTreeMap<BlockId, Option<u16>>>,
     /// Blocks that the session is returning to the pool.
     returning: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted to the session, and that the session has neither given back nor handed on.
@@ -120,13 +116,12 @@ pub(super) struct BlockSource<E> {
     missed: Cell<bool>,
 }
 
-/// The blocks of the pool that a request for a block accepts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AcceptedBlocks {
-    /// Any block.
-    Any,
-    /// A block beside this subtable ([`Region::lies_beside`]), only if a memory node has such blocks to spare.
-    SpareBeside(u32),
+/// A block that the tables name as the session's, although the session did not know of it.
+enum MissedBlock {
+    /// A block of the pool, which the session has not used.
+    OfPool(PoolGrant),
+    /// An orphaned block.
+    Orphan(BlockGrant),
 }
 
 /// An orphaned block that the master has given to this session: `turn` is the number of the request that the master
@@ -229,23 +224,33 @@ impl<E: Environment> BlockSource<E> {
 
     /// Returns a block for objects of a slab's size class; if there is none, an orphaned block of another class, all
     /// objects of which can turn out to be free.
-    pub async fn grant(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
+    /// `bytes` are the bytes of the blocks that the slab has. The demand has to be urgent.
+    pub async fn grant(
+        &self,
+        kind: SlabKind,
+        bytes: u64,
+        demand: BlockDemand,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
         let asking = self.begin();
-        let granted = self.grant_of(kind, view).await;
+        let granted = self.grant_of(kind, bytes, demand, view).await;
         asking.answered();
         granted
     }
 
-    /// Returns a block of the pool beside a subtable ([`Region::lies_beside`]), if nodes have such blocks to spare.
-    pub async fn grant_beside(
+    /// Returns a block of the pool that is not needed, but better than the slab's own blocks, if nodes have such blocks
+    /// to spare.
+    pub async fn grant_better(
         &self,
         kind: SlabKind,
-        subtable: u32,
+        bytes: u64,
+        demand: BlockDemand,
         view: &View,
     ) -> Result<BlockGrant, Error> {
         let asking = self.begin();
-        let granted =
-            self.allocate(kind.redundancy, AcceptedBlocks::SpareBeside(subtable), view).await;
+        let orders = accepted_orders(kind, bytes, &view.geometry);
+        let wanted = PoolDemand { redundancy: kind.redundancy, orders, demand };
+        let granted = self.allocate(wanted, view).await;
         asking.answered();
         Ok(self.record_allocated(granted?, kind, view))
     }
@@ -262,7 +267,13 @@ impl<E: Environment> BlockSource<E> {
         self.exhausted.get()
     }
 
-    async fn grant_of(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
+    async fn grant_of(
+        &self,
+        kind: SlabKind,
+        bytes: u64,
+        demand: BlockDemand,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
         // Orphaned blocks are used before the pool, but a search for room for one object must not go through all of
         // them.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
@@ -273,10 +284,12 @@ impl<E: Environment> BlockSource<E> {
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        match self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await {
-            Ok(block) => Ok(self.record_allocated(block, kind, view)),
+        let orders = accepted_orders(kind, bytes, &view.geometry);
+        let wanted = PoolDemand { redundancy: kind.redundancy, orders, demand };
+        match self.allocate(wanted, view).await {
+            Ok(granted) => Ok(self.record_allocated(granted, kind, view)),
             Err(Error::OutOfMemory) => {
-                let granted = self.grant_without_pool(kind, view).await?;
+                let granted = self.grant_without_pool(kind, wanted, view).await?;
                 Ok(BlockGrant { pool_is_empty: true, ..granted })
             }
             Err(error) => Err(error),
@@ -285,10 +298,24 @@ impl<E: Environment> BlockSource<E> {
 
     /// Returns a block after no member had a free one: a missed block, if there is one. Otherwise asks the master for
     /// another region, and if the master refuses, for an orphaned block of any class, which can turn out to be wholly
-    /// free. If the master refused a region the last time, it is asked for an orphaned block first.
-    async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
-        if let Some(found) = self.find_missed(kind, view).await {
-            return Ok(found);
+    /// free. If the master refused a region the last time, it is asked for an orphaned block first. A mixed block, for
+    /// which a session waits some seconds, comes last.
+    async fn grant_without_pool(
+        &self,
+        kind: SlabKind,
+        wanted: PoolDemand,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
+        match self.find_missed(view).await {
+            Some(MissedBlock::OfPool(granted)) if granted.block.order < wanted.orders.least => {
+                // Another slab had asked for the block.
+                self.give_up_block(granted, view).await;
+            }
+            Some(MissedBlock::OfPool(granted)) => {
+                return Ok(self.record_allocated(granted, kind, view));
+            }
+            Some(MissedBlock::Orphan(granted)) => return Ok(granted),
+            None => {}
         }
         if self.refused.get()
             && let Some(left) = self.take_over_orphan(None, kind.redundancy, true, view).await
@@ -307,13 +334,14 @@ impl<E: Environment> BlockSource<E> {
                 if self.missed.get() {
                     self.exhausted.set(false);
                 }
-                if !self.exhausted.get() {
-                    return Err(Error::OutOfMemory);
-                }
                 // A block has possibly come back to the pool after this session asked the pool, but before the master
-                // asked the other sessions.
-                let block = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await?;
-                Ok(self.record_allocated(block, kind, view))
+                // asked the other sessions. And only now is a mixed block better than none.
+                let wanted = match wanted.demand {
+                    BlockDemand::NeededNow => wanted,
+                    _ => wanted.or_mixed(),
+                };
+                let granted = self.allocate(wanted, view).await?;
+                Ok(self.record_allocated(granted, kind, view))
             }
             Err(error) => Err(error),
             Ok(never) => match never {},
@@ -321,14 +349,16 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Records that a block from the pool belongs to the session, and returns the grant of that block.
-    fn record_allocated(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
+    fn record_allocated(&self, granted: PoolGrant, kind: SlabKind, view: &View) -> BlockGrant {
+        let PoolGrant { block, base } = granted;
         self.holds(block);
-        let address = view.geometry.block_address(block.region, block.block);
+        let (address, bytes) = (block.address(&view.geometry), block.bytes(&view.geometry));
         let region = view.regions.get(block.region as usize);
         let marked = region.map(|region| region.primary_since());
         let class = kind.class;
         let redundancy = region.map_or(kind.redundancy, |r| r.redundancy());
-        BlockGrant { address, redundancy, class, first: 0, marked, pool_is_empty: false }
+        let first = 0;
+        BlockGrant { address, bytes, base, redundancy, class, first, marked, pool_is_empty: false }
     }
 
     fn holds(&self, block: BlockId) {
@@ -339,7 +369,7 @@ impl<E: Environment> BlockSource<E> {
 
     /// Returns a missed block, if there is one: the tables name this session as its owner, but the answer that granted
     /// it was lost.
-    async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
+    async fn find_missed(&self, view: &View) -> Option<MissedBlock> {
         // If another request for a block is running, a block that the tables show is possibly the block that the other
         // request is about to get.
         let is_beside = self.asking.get() > 1 && !removed(Mutant::MissedBesideGrants);
@@ -364,11 +394,11 @@ impl<E: Environment> BlockSource<E> {
                 // member lists the block as this session's.
                 region.is_none_or(|region| region.leader() == Some(member.node))
             };
-            let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
-            for block in ours.filter(|block| self.is_missed(*block)) {
+            let ours = blocks.into_iter().filter(|owned| leads(&owned.block));
+            for OwnedBlock { block, base, .. } in ours.filter(|owned| self.is_missed(owned.block)) {
                 let is_handed_on = self.handed_on.borrow().contains(&block);
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
-                    found = Some(block);
+                    found = Some(PoolGrant { block, base });
                 } else {
                     // The flag stays set, so that the block is looked for again when the obstacle is possibly gone. A
                     // block in `handed_on` can have been taken over by another session, returned to the pool, and
@@ -377,7 +407,8 @@ impl<E: Environment> BlockSource<E> {
                 }
             }
         }
-        let block = found?;
+        let granted = found?;
+        let block = granted.block;
         // The tables possibly show further missed blocks. And if another request has begun during this search, the
         // block found is possibly the block that the other request is about to get.
         self.missed.set(true);
@@ -389,15 +420,15 @@ impl<E: Environment> BlockSource<E> {
             Some(gift) => {
                 self.adopt(&OrphanGrant { owner_lives: false, ..*gift }, false, view).await
             }
-            None => self.record_on_backups(block, view).await,
+            None => self.record_on_backups(granted, view).await,
         };
         if let Err(error) = recorded {
             tracing::debug!(?block, %error, "a block that nobody heard of is not recorded yet");
             return None;
         }
         Some(match before {
-            Some(gift) => self.record_orphan(&gift, view),
-            None => self.record_allocated(block, kind, view),
+            Some(gift) => MissedBlock::Orphan(self.record_orphan(&gift, view)),
+            None => MissedBlock::OfPool(granted),
         })
     }
 
@@ -409,21 +440,27 @@ impl<E: Environment> BlockSource<E> {
     fn is_usable(&self, block: BlockId, view: &View) -> bool {
         is_valid(view, block)
             && !view.is_region_frozen(block.region)
-            && !self.unconfirmed.borrow().contains(&block)
+            && !self.unconfirmed.borrow().contains_key(&block)
     }
 
     /// Gives a block of this session back to the pool. The primary is told last, because it hands the block out as soon
     /// as the block is free there.
-    pub async fn free(&self, block: Address, view: &View) {
-        let Some((region, block)) = view.geometry.block_at(block) else { return };
-        let block = BlockId { region, block };
+    pub async fn free(&self, returned: ReturnedBlock, view: &View) {
+        let ReturnedBlock { address, bytes, base } = returned;
+        let Some(block) = BlockId::at(address, bytes, &view.geometry) else { return };
+        self.give_up_block(PoolGrant { block, base: Some(base) }, view).await;
+    }
+
+    /// Gives a block of this session back to the pool.
+    async fn give_up_block(&self, returned: PoolGrant, view: &View) {
+        let block = returned.block;
         // The return is counted, so that a search that has asked for the owners of blocks does not trust an older
         // answer.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
         // The master is not told of this takeover any more, because the session has returned the block since.
         self.adopted.borrow_mut().retain(|(adopted, _)| *adopted != block);
-        self.give_back(block, view).await;
+        self.give_back(returned, view).await;
         self.asked.set(self.asked.get() + 1);
     }
 
@@ -436,14 +473,28 @@ impl<E: Environment> BlockSource<E> {
         let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
-        // Any size class will do: a missed block of the pool has no class yet, and its next owner finds out that the
-        // block is empty.
-        let class = SizeClass::from_code(1).expect("the smallest class");
-        let kind = SlabKind { redundancy: Redundancy::Replicated, class };
-        while let Some(BlockGrant { address: block, class, first, marked, .. }) =
-            self.find_missed(kind, view).await
-        {
-            found.push(BlockRemainder { block, class, first, marked });
+        while let Some(missed) = self.find_missed(view).await {
+            match missed {
+                MissedBlock::OfPool(granted) => self.give_up_block(granted, view).await,
+                MissedBlock::Orphan(BlockGrant {
+                    address,
+                    bytes,
+                    base,
+                    class,
+                    first,
+                    marked,
+                    ..
+                }) => {
+                    found.push(BlockRemainder {
+                        block: address,
+                        bytes,
+                        base,
+                        class,
+                        first,
+                        marked,
+                    });
+                }
+            }
         }
         let is_settled = self.is_settled(view).await && gate.view().number == view.number;
         is_settled.then_some(found)
@@ -452,7 +503,7 @@ impl<E: Environment> BlockSource<E> {
     async fn is_settled(&self, view: &View) -> bool {
         // If the region is being copied, the node of its new replica is not asked, and that node possibly got the block
         // table before the return was executed.
-        if self.unconfirmed.borrow().iter().any(|block| view.is_region_frozen(block.region)) {
+        if self.unconfirmed.borrow().keys().any(|block| view.is_region_frozen(block.region)) {
             return false;
         }
         let is_clear = self.unconfirmed.borrow().is_empty() && self.adopting.borrow().is_empty();
@@ -468,108 +519,11 @@ impl<E: Environment> BlockSource<E> {
                 region.is_none_or(|r| r.lies_on(member.node))
             };
             let held = self.held.borrow();
-            if blocks.iter().any(|(block, _)| is_there(block) && !held.contains(block)) {
+            if blocks.iter().any(|o| is_there(&o.block) && !held.contains(&o.block)) {
                 return false;
             }
         }
         true
-    }
-
-    /// Sends ALLOC to one memory node after the other, until one has granted a block and all replicas of the block's
-    /// table name this session as the owner.
-    async fn allocate(
-        &self,
-        redundancy: Redundancy,
-        which: AcceptedBlocks,
-        view: &View,
-    ) -> Result<BlockId, Error> {
-        while self.taking_back.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
-            self.env.sleep(TAKEN_BACK_POLL).await;
-        }
-        let _ends = RunningCountGuard::begin(&self.allocating);
-        let members = &view.members;
-        let first = self.turn.get();
-        self.turn.set(first.wrapping_add(1));
-        let mut last_failure = None;
-        for i in 0..members.len() {
-            let node = members[first.wrapping_add(i) % members.len()].node;
-            // Regions for copies of EC-oriented pairs lie on node `owner` only, so no other node has such a block.
-            if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
-                continue;
-            }
-            match self.allocate_at(node, first, redundancy, which, view).await {
-                Ok(Some(block)) => return Ok(block),
-                Ok(None) => {}
-                Err(failure) => last_failure = Some(failure),
-            }
-        }
-        match last_failure {
-            Some(reason) => Err(Error::Allocation { reason }),
-            None => Err(Error::OutOfMemory),
-        }
-    }
-
-    /// Sends ALLOC to one memory node. Returns `None` if the node has no free block, and `Err` with the reason if the
-    /// node possibly has one later.
-    async fn allocate_at(
-        &self,
-        node: MnId,
-        turn: usize,
-        redundancy: Redundancy,
-        which: AcceptedBlocks,
-        view: &View,
-    ) -> Result<Option<BlockId>, String> {
-        let mut frozen = Vec::new();
-        let copied = format!("{node}: what it has free is being copied");
-        while frozen.len() <= FROZEN_GRANTS {
-            let request = alloc_request(redundancy, which, node, turn, &frozen, view);
-            let Some(request) = request else { return Ok(None) };
-            match self.ask(node, request).await {
-                Ok(NodeReply::Allocated { block })
-                    if self.unconfirmed.borrow().contains(&block) =>
-                {
-                    // The node has executed the return of the block, but another node's acknowledgement is missing.
-                    self.missed.set(true);
-                    return Err(format!("{node}: {block:?} may yet be freed"));
-                }
-                // The node was not told that this region is frozen, because there are more frozen regions than one
-                // request can name. The block table of the region's new replica was possibly copied before the grant:
-                // then it does not show the block, and the new replica's node would not hear of the block's return
-                // either. So the block is not used now; it is found as a missed block when the change is over.
-                Ok(NodeReply::Allocated { block })
-                    if is_frozen(view, block) && !removed(Mutant::FrozenGrantTaken) =>
-                {
-                    self.missed.set(true);
-                    frozen.push(block.region);
-                }
-                Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
-                    let Err(error) = self.record_on_backups(block, view).await else {
-                        self.holds(block);
-                        return Ok(Some(block));
-                    };
-                    self.give_back(block, view).await;
-                    return Err(error.to_string());
-                }
-                Ok(NodeReply::Allocated { block }) => {
-                    // The block lies in a region that only a newer view has. No backup knows of the block yet, so it is
-                    // returned to this node only.
-                    self.return_to(&[node], block).await;
-                    return Err(format!("{node}: {block:?} is not of this view"));
-                }
-                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) if frozen.is_empty() => {
-                    return Ok(None);
-                }
-                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => return Err(copied),
-                Ok(other) => return Err(format!("{node}: {other:?}")),
-                Err(error) => {
-                    if error.may_take_effect() {
-                        self.missed.set(true);
-                    }
-                    return Err(format!("{node}: {error}"));
-                }
-            }
-        }
-        Err(copied)
     }
 
     /// Asks the master to add regions, because no member has a free block. A newer view will show them. If the master
@@ -632,10 +586,10 @@ impl<E: Environment> BlockSource<E> {
 
     /// Records a block as free on one node after the other, until one does not answer. The primary comes last, because
     /// it hands the block out as soon as the block is free there.
-    async fn give_back(&self, block: BlockId, view: &View) {
-        let places = view.regions[block.region as usize].places().iter().rev();
+    async fn give_back(&self, returned: PoolGrant, view: &View) {
+        let places = view.regions[returned.block.region as usize].places().iter().rev();
         let nodes: Vec<MnId> = places.map(|place| place.node).collect();
-        self.return_to(&nodes, block).await;
+        self.return_to(&nodes, returned).await;
     }
 
     /// Repeats the return of each block that some node has not acknowledged.
@@ -644,21 +598,26 @@ impl<E: Environment> BlockSource<E> {
             let is_under_way = self.returning.borrow().contains(block);
             is_valid(view, *block) && !view.is_region_frozen(block.region) && !is_under_way
         };
-        let due: Vec<BlockId> = self.unconfirmed.borrow().iter().copied().filter(is_due).collect();
-        for block in due {
-            self.give_back(block, view).await;
+        let due: Vec<PoolGrant> = {
+            let unconfirmed = self.unconfirmed.borrow();
+            let due = unconfirmed.iter().filter(|(block, _)| is_due(block));
+            due.map(|(block, base)| PoolGrant { block: *block, base: *base }).collect()
+        };
+        for returned in due {
+            self.give_back(returned, view).await;
         }
     }
 
-    async fn return_to(&self, nodes: &[MnId], block: BlockId) {
+    async fn return_to(&self, nodes: &[MnId], returned: PoolGrant) {
+        let PoolGrant { block, base } = returned;
         // The block is recorded before anything is sent, because the caller's future can be dropped at any await.
-        self.unconfirmed.borrow_mut().insert(block);
+        self.unconfirmed.borrow_mut().insert(block, base);
         let returning = BlockReturn::begin(&self.returning, &self.missed, block);
         for node in nodes {
             let from = self.client;
             let to = ClientId::NOBODY;
             let request =
-                BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
+                BlockRequest::SetOwner { block, from, to, base, unless_fenced: false, once: false };
             match self.ask(*node, request).await {
                 Ok(NodeReply::Done) => {}
                 Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
@@ -672,10 +631,10 @@ impl<E: Environment> BlockSource<E> {
         returning.acknowledged();
     }
 
-    async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {
-        let backups = view.regions[block.region as usize].backups().iter();
+    async fn record_on_backups(&self, granted: PoolGrant, view: &View) -> Result<(), Error> {
+        let backups = view.regions[granted.block.region as usize].backups().iter();
         for place in backups {
-            self.set_owner(place.node, block, ClientId::NOBODY, false).await?;
+            self.set_owner(place.node, granted, ClientId::NOBODY, false).await?;
         }
         Ok(())
     }
@@ -683,12 +642,13 @@ impl<E: Environment> BlockSource<E> {
     async fn set_owner(
         &self,
         node: MnId,
-        block: BlockId,
+        granted: PoolGrant,
         from: ClientId,
         unless_fenced: bool,
     ) -> Result<(), Error> {
-        let request =
-            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced, once: false };
+        let PoolGrant { block, base } = granted;
+        let to = self.client;
+        let request = BlockRequest::SetOwner { block, from, to, base, unless_fenced, once: false };
         match self.ask(node, request).await {
             Ok(NodeReply::Done) => Ok(()),
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
@@ -709,59 +669,9 @@ impl<E: Environment> BlockSource<E> {
     }
 }
 
-/// Makes an ALLOC for a memory node; `None` if the node cannot have such a block. If there are too many frozen or
-/// wanted regions to name them all, each value of `turn` selects others. Among the frozen regions, those of `given`, in
-/// which the node has just granted a block, come first.
-fn alloc_request(
-    redundancy: Redundancy,
-    which: AcceptedBlocks,
-    node: MnId,
-    turn: usize,
-    given: &[u32],
-    view: &View,
-) -> Option<BlockRequest> {
-    let change = view.change.as_ref();
-    let regions = change.into_iter().flat_map(|change| &change.regions).map(|r| r.region);
-    // Frozen regions elsewhere are named, too: a node at an older or newer view is possibly the primary of other
-    // regions than this view says.
-    let lies_there =
-        |region: &u32| view.regions.get(*region as usize).is_some_and(|r| r.lies_on(node));
-    let (here, elsewhere): (Vec<u32>, Vec<u32>) = regions.partition(lies_there);
-    let others = [here, elsewhere].map(|regions| in_turn(regions, turn)).concat();
-    let others = others.into_iter().filter(|region| !given.contains(region));
-    let frozen: Vec<u32> = given.iter().copied().chain(others).take(MAX_ALLOC_REGIONS).collect();
-    let mut spare_of = Vec::new();
-    if let AcceptedBlocks::SpareBeside(subtable) = which {
-        let subtable = view.subtables.get(subtable as usize)?;
-        let is_asked_for = |(number, region): &(u32, &Region)| {
-            let is_there = region.is_there() && region.leader() == Some(node);
-            let fits = region.redundancy() == redundancy && region.lies_beside(subtable);
-            is_there && fits && !view.is_region_frozen(*number)
-        };
-        let asked_for = (0..).zip(&view.regions).filter(is_asked_for);
-        spare_of = in_turn(asked_for.map(|(number, _)| number).collect(), turn);
-        if spare_of.is_empty() {
-            return None;
-        }
-        spare_of.truncate(MAX_ALLOC_REGIONS);
-    }
-    Some(BlockRequest::Alloc { redundancy, frozen, spare_of })
-}
-
-/// Rotates the list of regions, so that it begins with other regions for each value of `turn`.
-fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
-    let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
-    regions.rotate_left(first);
-    regions
-}
-
-fn is_frozen(view: &View, block: BlockId) -> bool {
-    is_valid(view, block) && view.is_region_frozen(block.region)
-}
-
 fn is_valid(view: &View, block: BlockId) -> bool {
     let region = view.regions.get(block.region as usize);
-    region.is_some_and(Region::is_there) && block.block < view.geometry.blocks_per_region()
+    region.is_some_and(Region::is_there) && view.geometry.is_block(block.frame, block.order)
 }
 
 #[cfg(test)]

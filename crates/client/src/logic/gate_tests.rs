@@ -143,11 +143,13 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
 #[test]
 fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     let gate = gate();
-    let left = |block| Orphan {
-        block: BlockId { region: 0, block },
+    let order = Geometry::default().max_order();
+    let left = |number: u32| Orphan {
+        block: BlockId { region: 0, frame: number << order, order },
         owner: ClientId(1),
         class: SizeClass::from_code(1).expect("there is one"),
         first: 0,
+        base: Some(0),
         marked: None,
     };
     gate.offers.take_back();

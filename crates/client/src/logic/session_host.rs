@@ -18,12 +18,12 @@ use fusee_control::node::{NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::data::Transitions;
 use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::host::{
-    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs, PinnedOperations,
-    Reports, Views,
+    Backoff, BlockAnswer, BlockDemand, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs,
+    PinnedOperations, Reports, Views,
 };
 use fusee_core::layout::{Address, log_areas};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::slab::{BlockRemainder, SlabKind};
+use fusee_core::slab::{BlockRemainder, ReturnedBlock, SlabKind};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
@@ -185,14 +185,16 @@ impl<E: Environment> Blocks for SessionHost<E> {
     async fn alloc_block(
         &self,
         kind: SlabKind,
-        beside: Option<u32>,
+        bytes: u64,
+        demand: BlockDemand,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
         // This future is on the heap, so that the futures of operations stay small; a request for a block is rare.
         let granting = Box::pin(async {
-            let granted = match beside {
-                Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
-                None => self.blocks.grant(kind, view).await,
+            let granted = if demand.is_urgent() {
+                self.blocks.grant(kind, bytes, demand, view).await
+            } else {
+                self.blocks.grant_better(kind, bytes, demand, view).await
             };
             granted.map(BlockAnswer::Block)
         });
@@ -207,12 +209,12 @@ impl<E: Environment> Blocks for SessionHost<E> {
             // Waiting for a call for memory or for a newer view takes a while, and other sessions wait for pinned
             // operations. So this function returns, and its caller unpins the operation before it waits.
             Either::Left((Err(Error::Allocation { .. }), _))
-                if beside.is_none() && self.blocks.awaits_call(kind) =>
+                if demand.is_urgent() && self.blocks.awaits_call(kind) =>
             {
                 Ok(BlockAnswer::Called)
             }
             Either::Left((Err(Error::Allocation { .. }), _))
-                if beside.is_none() && self.left().is_some() && !self.gate.is_expelled() =>
+                if demand.is_urgent() && self.left().is_some() && !self.gate.is_expelled() =>
             {
                 Ok(BlockAnswer::Later)
             }
@@ -262,10 +264,10 @@ impl<E: Environment> Blocks for SessionHost<E> {
         let gone = self.gate.offers.take_back();
         self.blocks.forget(&gone);
         let geometry = self.gate.view().geometry;
-        gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
+        gone.iter().map(|gone| gone.address(&geometry)).collect()
     }
 
-    async fn free_block(&self, block: Address, view: &Arc<View>) {
+    async fn free_block(&self, block: ReturnedBlock, view: &Arc<View>) {
         self.blocks.free(block, view).await;
     }
 }

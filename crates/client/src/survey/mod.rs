@@ -5,7 +5,7 @@
 //! survey, so each block is reported as it was at some moment, but possibly no moment exists at which all blocks were
 //! as reported. The sums still hold ([`report`]), because each block is counted once.
 //!
-//! *Cost*: a survey reads 1/512 of the memory that has owners, and four bytes for every block.
+//! *Cost*: a survey reads 1/512 of the memory that has owners, and 8 bytes for every frame.
 //!
 //! *Limits*: an object that was allocated before and whose free bit is not set is possibly in use; a survey cannot
 //! tell. An open session has collected free bits, and only that session knows which objects it is allowed to allocate
@@ -152,19 +152,21 @@ pub(crate) fn survey(
         class: *class,
         object_bytes: class.bytes(),
         blocks: of.blocks,
+        bytes: of.bytes,
         objects: of.objects,
         marked: of.marked,
         new: of.new,
     });
     MemorySurvey {
         view: view.number,
-        block_bytes: view.geometry.block_bytes,
         nodes: nodes(&view, &tally, usage),
         classes: classes.collect(),
         owners: named(&known, owners),
         redundancies: Vec::new(),
-        blocks: sum(|blocks| blocks.all),
-        free_blocks: sum(|blocks| blocks.free),
+        blocks: sum(|of| of.blocks),
+        led_bytes: sum(|of| of.bytes),
+        free_blocks: sum(|of| of.free_blocks),
+        free_block_bytes: sum(|of| of.free_bytes),
         blank_blocks: tally.blank,
         unreadable_headers: tally.unreadable,
         unreadable_owners: unknown.iter().map(|(_, of)| of.blocks).sum(),
@@ -184,6 +186,7 @@ fn named(known: &[(&ClientId, &OwnerCounts)], owners: &BlockOwners) -> Vec<Owner
             () => OwnerState::Departed,
         },
         blocks: of.blocks,
+        bytes: of.bytes,
         handed_on: of.handed_on,
         marked_bytes: of.marked_bytes,
     };
@@ -215,8 +218,8 @@ fn nodes(
             region_bytes: regions * view.geometry.region_bytes,
             single_region_bytes: single * view.geometry.region_bytes,
             reserved_bytes: usage.map(|usage| usage.reserved_bytes),
-            blocks: blocks.all,
-            free_blocks: blocks.free,
+            led_bytes: blocks.bytes,
+            free_block_bytes: blocks.free_bytes,
         }
     };
     names.into_iter().map(describe).collect()

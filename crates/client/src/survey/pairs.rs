@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
-use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::layout::{Address, SizeClass, Slot, TableEntry};
 use fusee_core::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
 use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
@@ -131,9 +131,10 @@ async fn name_owners(session: &Session, found: &mut [FoundPair]) -> Result<(), S
         match owners(session, &view, found).await {
             Ok(owners) => {
                 for pair in found {
-                    let block = view.geometry.block_of(pair.address);
-                    let owner = block.and_then(|(block, _)| owners.get(&block.bytes()));
-                    pair.owner = owner.copied().unwrap_or(ClientId::NOBODY);
+                    let before = owners.range(..=pair.address.bytes()).next_back();
+                    let block = before
+                        .filter(|(start, (bytes, _))| pair.address.bytes() - **start < *bytes);
+                    pair.owner = block.map_or(ClientId::NOBODY, |(_, (_, owner))| *owner);
                 }
                 return Ok(());
             }
@@ -146,16 +147,16 @@ async fn name_owners(session: &Session, found: &mut [FoundPair]) -> Result<(), S
     }
 }
 
-/// Reads the owners of the blocks of these pairs. The keys of the result are the addresses of the blocks.
+/// Reads the lengths and owners of the blocks of these pairs. The keys of the result are the addresses of the blocks.
 async fn owners(
     session: &Session,
     view: &View,
     found: &[FoundPair],
-) -> Result<BTreeMap<u64, ClientId>, FailedVerb> {
+) -> Result<BTreeMap<u64, (u64, ClientId)>, FailedVerb> {
     let region_bytes = view.geometry.region_bytes;
     let region_of = |pair: &FoundPair| (pair.address.bytes() / region_bytes) as u32;
     let regions: BTreeSet<u32> = found.iter().map(region_of).collect();
-    let blocks = view.geometry.blocks_per_region();
+    let geometry = &view.geometry;
     let mut owners = BTreeMap::new();
     for region in regions {
         let Some(of) = view.regions.get(region as usize).filter(|region| region.is_there()) else {
@@ -163,13 +164,14 @@ async fn owners(
         };
         let mut batch = VerbBatch::new();
         let place = of.primary();
-        let bytes = u64::from(blocks) * TABLE_ENTRY_BYTES;
+        let bytes = u64::from(geometry.frames_per_region()) * TABLE_ENTRY_BYTES;
         let read = batch.read(place.node, place.offset, bytes as u32);
         let batch = session.verbs().execute(batch).await;
-        let entries = batch.data(read)?.as_chunks().0;
-        for (block, entry) in (0..blocks).zip(entries) {
-            let address = view.geometry.block_address(region, block);
-            owners.insert(address.bytes(), ClientId(u32::from_le_bytes(*entry)));
+        let words = batch.data(read)?.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+        for (frame, entry) in TableEntry::all(words, |frame, order| geometry.is_block(frame, order))
+        {
+            let address = geometry.frame_address(region, frame);
+            owners.insert(address.bytes(), (geometry.order_bytes(entry.order), entry.owner));
         }
     }
     Ok(owners)

@@ -14,26 +14,26 @@ use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::data::Region;
 use fusee_core::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES, bitmap_bytes,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, TableEntry, UNIT_BYTES, bitmap_bytes,
 };
 use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
-use super::report::{NodeBlockCounts, SurveyTally};
+use super::report::SurveyTally;
 
 /// Approximate number of bytes that one phase of a survey fetches.
 const PHASE_BYTES: u64 = 4 << 20;
-/// Number of blocks whose table entries are fetched together.
-const GROUP_BLOCKS: u32 = 1 << 16;
+/// Number of frames whose table entries are fetched together.
+const GROUP_FRAMES: u32 = 1 << 16;
 
-/// The position of a survey: all blocks before this one have been read.
+/// The position of a survey: all blocks that begin before this frame have been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SurveyPosition {
     region: u32,
-    block: u32,
+    frame: u32,
 }
 
-/// Consecutive blocks of one region.
+/// Consecutive frames of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SurveyRange {
     region: u32,
@@ -52,21 +52,21 @@ pub(super) struct SurveyGroup {
 impl SurveyGroup {
     /// Returns the group that begins at `from`; `None` after the last region.
     pub fn next(view: &View, from: SurveyPosition) -> Option<SurveyGroup> {
-        let blocks = view.geometry.blocks_per_region();
+        let frames = view.geometry.frames_per_region();
         let mut pieces = Vec::new();
         let mut end = from;
-        let mut room = GROUP_BLOCKS;
+        let mut room = GROUP_FRAMES;
         while (end.region as usize) < view.regions.len() && room > 0 {
             if !view.regions[end.region as usize].is_there() {
-                end = SurveyPosition { region: end.region + 1, block: 0 };
+                end = SurveyPosition { region: end.region + 1, frame: 0 };
                 continue;
             }
-            let count = room.min(blocks - end.block);
-            pieces.push(SurveyRange { region: end.region, first: end.block, count });
+            let count = room.min(frames - end.frame);
+            pieces.push(SurveyRange { region: end.region, first: end.frame, count });
             room -= count;
-            end.block += count;
-            if end.block == blocks {
-                end = SurveyPosition { region: end.region + 1, block: 0 };
+            end.frame += count;
+            if end.frame == frames {
+                end = SurveyPosition { region: end.region + 1, frame: 0 };
             }
             if pieces.len() == MAX_BATCH_VERBS {
                 break;
@@ -75,9 +75,9 @@ impl SurveyGroup {
         (!pieces.is_empty()).then_some(SurveyGroup { pieces, end })
     }
 
-    /// Returns the number of blocks in this group of blocks that are read together.
+    /// Returns the number of frames in this group of frames that are read together.
     #[cfg(test)]
-    pub fn blocks(&self) -> u64 {
+    pub fn frames(&self) -> u64 {
         self.pieces.iter().map(|piece| u64::from(piece.count)).sum()
     }
 
@@ -94,7 +94,7 @@ impl SurveyGroup {
 
 /// A block to which the block table gives an owner.
 #[derive(Clone, Copy, Debug)]
-struct OwnedBlock {
+struct SurveyedOwner {
     id: BlockId,
     owner: ClientId,
 }
@@ -140,8 +140,9 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
     }
 
     /// Reads the block tables, and returns those blocks of the group that have owners.
-    async fn tables(&mut self, group: &SurveyGroup) -> Result<Vec<OwnedBlock>, FailedVerb> {
+    async fn tables(&mut self, group: &SurveyGroup) -> Result<Vec<SurveyedOwner>, FailedVerb> {
         self.batch.clear();
+        let geometry = &self.view.geometry;
         let read = |piece: &SurveyRange| {
             let place = self.view.regions[piece.region as usize].primary();
             let at = place.offset + u64::from(piece.first) * TABLE_ENTRY_BYTES;
@@ -152,23 +153,29 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         self.phase().await;
         let mut owned = Vec::new();
         for (piece, (node, read)) in group.pieces.iter().zip(reads) {
-            let entries = self.batch.data(read)?.as_chunks().0;
-            let before = owned.len();
-            for (block, entry) in (piece.first..).zip(entries) {
-                let owner = ClientId(u32::from_le_bytes(*entry));
-                if owner != ClientId::NOBODY {
-                    let id = BlockId { region: piece.region, block };
-                    owned.push(OwnedBlock { id, owner });
+            let words =
+                self.batch.data(read)?.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+            let of = self.tally.nodes.entry(node).or_default();
+            let is_block = |at, order| geometry.is_block(piece.first + at, order);
+            for (at, entry) in TableEntry::all(words, is_block) {
+                let frame = piece.first + at;
+                let id = BlockId { region: piece.region, frame, order: entry.order };
+                let bytes = id.bytes(geometry);
+                of.blocks += 1;
+                of.bytes += bytes;
+                if entry.owner == ClientId::NOBODY {
+                    of.free_blocks += 1;
+                    of.free_bytes += bytes;
+                } else {
+                    owned.push(SurveyedOwner { id, owner: entry.owner });
                 }
             }
-            let NodeBlockCounts { all, free } = self.tally.nodes.entry(node).or_default();
-            *all += u64::from(piece.count);
-            *free += u64::from(piece.count) - (owned.len() - before) as u64;
         }
-        for OwnedBlock { id, owner } in &owned {
+        for SurveyedOwner { id, owner } in &owned {
             let is_handed_on = self.orphan(*id, *owner).is_some();
             let of = self.tally.owners.entry(*owner).or_default();
             of.blocks += 1;
+            of.bytes += id.bytes(&self.view.geometry);
             of.handed_on += u64::from(is_handed_on);
         }
         Ok(owned)
@@ -183,25 +190,28 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
     /// counts them as unreadable.
     async fn blocks(
         &mut self,
-        blocks: &[OwnedBlock],
+        blocks: &[SurveyedOwner],
         is_last: bool,
-    ) -> Result<Vec<OwnedBlock>, FailedVerb> {
+    ) -> Result<Vec<SurveyedOwner>, FailedVerb> {
         let geometry = &self.view.geometry;
-        let bytes = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
-        let together = (PHASE_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
+        let most = bitmap_bytes(geometry.block_bytes);
+        let together = (PHASE_BYTES / most).clamp(1, MAX_BATCH_VERBS as u64 / 2) as usize;
         let mut doubtful = Vec::new();
         for blocks in blocks.chunks(together) {
             self.batch.clear();
-            let read = |block: &OwnedBlock| {
+            let read = |block: &SurveyedOwner| {
                 let place = self.view.regions[block.id.region as usize].primary();
-                let at = place.offset + geometry.block_offset(block.id.block);
-                self.batch.read(place.node, at, bytes as u32)
+                let header = place.plus(geometry.frame_offset(block.id.frame));
+                let bitmap = place.plus(geometry.bitmap_offset(block.id.address(geometry)));
+                let bitmap_bytes = bitmap_bytes(block.id.bytes(geometry));
+                let header = self.batch.read(header.node, header.offset, BLOCK_HEADER_BYTES as u32);
+                (header, self.batch.read(bitmap.node, bitmap.offset, bitmap_bytes as u32))
             };
-            let reads: Vec<Ticket> = blocks.iter().map(read).collect();
+            let reads: Vec<(Ticket, Ticket)> = blocks.iter().map(read).collect();
             self.phase().await;
-            for (block, read) in blocks.iter().zip(reads) {
-                let (header, bitmap) = self.batch.data(read)?.split_at(BLOCK_HEADER_BYTES as usize);
-                match content(header, bitmap, geometry.block_bytes) {
+            for (block, (header, bitmap)) in blocks.iter().zip(reads) {
+                let (header, bitmap) = (self.batch.data(header)?, self.batch.data(bitmap)?);
+                match content(header, bitmap, block.id.bytes(geometry)) {
                     SurveyedBlock::Blank => self.tally.blank += 1,
                     SurveyedBlock::Objects(objects) => self.count(block, &objects),
                     SurveyedBlock::Unreadable if is_last => self.tally.unreadable += 1,
@@ -212,11 +222,12 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         Ok(doubtful)
     }
 
-    fn count(&mut self, block: &OwnedBlock, found: &SurveyedObjects) {
+    fn count(&mut self, block: &SurveyedOwner, found: &SurveyedObjects) {
         let SurveyedObjects { class, shape, marked, stray } = *found;
         let known = self.orphan(block.id, block.owner).filter(|known| known.class == class);
         let of = self.tally.classes.entry(class).or_default();
         of.blocks += 1;
+        of.bytes += block.id.bytes(&self.view.geometry);
         of.objects += u64::from(shape.objects);
         of.marked += marked;
         of.new += known.map_or(0, |known| u64::from(shape.objects.saturating_sub(known.first)));

@@ -20,8 +20,6 @@ use super::pairs::RedundancyMemory;
 pub struct MemorySurvey {
     /// The number of the newest view that the survey used to find regions.
     pub view: u64,
-    /// Size of a block, in bytes.
-    pub block_bytes: u64,
     /// The memory nodes, ordered by their ids.
     pub nodes: Vec<NodeMemory>,
     /// The size classes that have blocks, the smallest first.
@@ -32,10 +30,13 @@ pub struct MemorySurvey {
     pub redundancies: Vec<RedundancyMemory>,
     /// Number of blocks in all regions.
     pub blocks: u64,
+    /// Bytes of the blocks in all regions.
+    pub led_bytes: u64,
     /// Number of blocks without an owner.
     pub free_blocks: u64,
-    /// Number of blocks with an owner but without a header: they were just granted, and never used before. A block that
-    /// was used before is counted by its old header until its new owner writes another.
+    /// Bytes of the blocks without an owner.
+    pub free_block_bytes: u64,
+    /// Number of blocks with an owner but without a header: they were just granted.
     pub blank_blocks: u64,
     /// Number of blocks with a header that no correct client writes, or that was being written each time it was read.
     pub unreadable_headers: u64,
@@ -67,10 +68,10 @@ pub struct NodeMemory {
     /// Bytes that are reserved according to the node itself: these replicas, padding for alignment, and extents that a
     /// view change adds or has not released yet. `None` if the node did not answer.
     pub reserved_bytes: Option<u64>,
-    /// Number of blocks in the regions whose primary is on this node.
-    pub blocks: u64,
-    /// Number of those blocks of the node's regions that have no owner.
-    pub free_blocks: u64,
+    /// Bytes of the blocks in the regions whose primary is on this node.
+    pub led_bytes: u64,
+    /// Bytes of those of these blocks that have no owner.
+    pub free_block_bytes: u64,
 }
 
 impl NodeMemory {
@@ -91,6 +92,8 @@ pub struct ClassMemory {
     pub object_bytes: u64,
     /// Number of blocks of the size class.
     pub blocks: u64,
+    /// Bytes of the blocks of the size class.
+    pub bytes: u64,
     /// Number of objects that fit into the blocks of the size class.
     pub objects: u64,
     /// Number of objects whose free bits are set, so that the owners of their blocks can reclaim them.
@@ -109,6 +112,8 @@ pub struct OwnerMemory {
     pub state: OwnerState,
     /// Number of blocks that the owner has.
     pub blocks: u64,
+    /// Bytes of the blocks that the owner has.
+    pub bytes: u64,
     /// Number of the owner's blocks that are orphaned: the master gives these blocks to other sessions next.
     pub handed_on: u64,
     /// Bytes of objects in the owner's blocks whose free bits are set.
@@ -140,14 +145,17 @@ pub(super) struct SurveyTally {
 /// Counts of the blocks in the regions whose primary is on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeBlockCounts {
-    pub all: u64,
-    pub free: u64,
+    pub blocks: u64,
+    pub bytes: u64,
+    pub free_blocks: u64,
+    pub free_bytes: u64,
 }
 
 /// Counts of a size class, as in [`ClassMemory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClassCounts {
     pub blocks: u64,
+    pub bytes: u64,
     pub objects: u64,
     pub marked: u64,
     pub new: u64,
@@ -157,6 +165,7 @@ pub(super) struct ClassCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnerCounts {
     pub blocks: u64,
+    pub bytes: u64,
     pub handed_on: u64,
     pub marked_bytes: u64,
 }
@@ -166,11 +175,15 @@ impl SurveyTally {
     pub fn add(&mut self, other: SurveyTally) {
         for (node, blocks) in other.nodes {
             let sum = self.nodes.entry(node).or_default();
-            (sum.all, sum.free) = (sum.all + blocks.all, sum.free + blocks.free);
+            sum.blocks += blocks.blocks;
+            sum.bytes += blocks.bytes;
+            sum.free_blocks += blocks.free_blocks;
+            sum.free_bytes += blocks.free_bytes;
         }
         for (class, of) in other.classes {
             let sum = self.classes.entry(class).or_default();
             sum.blocks += of.blocks;
+            sum.bytes += of.bytes;
             sum.objects += of.objects;
             sum.marked += of.marked;
             sum.new += of.new;
@@ -178,6 +191,7 @@ impl SurveyTally {
         for (owner, of) in other.owners {
             let sum = self.owners.entry(owner).or_default();
             sum.blocks += of.blocks;
+            sum.bytes += of.bytes;
             sum.handed_on += of.handed_on;
             sum.marked_bytes += of.marked_bytes;
         }

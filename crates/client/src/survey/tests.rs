@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_core::data::Region;
 use fusee_core::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, GenerationBase, SizeClass, UNIT_BYTES,
+    BlockHeader, BlockShape, GenerationBase, SizeClass, Slot, TableEntry, UNIT_BYTES, bitmap_bytes,
 };
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, Fabric, VerbBatch, VerbOp};
@@ -17,8 +17,10 @@ use fusee_core::view::{Geometry, Member, PoolPlace, TABLE_ENTRY_BYTES};
 use super::*;
 
 const REGION: u64 = 64 << 10;
-const BLOCK: u64 = 4096;
-const BLOCKS: u32 = 15;
+/// Bytes of a frame, and so of the smallest blocks.
+const FRAME: u64 = 4096;
+/// The number of frames of a region. At first, each is a block.
+const FRAMES: u32 = 15;
 
 /// A fabric with two memory nodes. Each has the primary of one of two regions, and the backup of the other.
 struct TwoNodeFabric {
@@ -29,8 +31,17 @@ struct TwoNodeFabric {
 }
 
 impl TwoNodeFabric {
+    /// Makes pools whose regions have only free blocks of one frame each.
     fn new() -> TwoNodeFabric {
-        let pool = || vec![0; 2 * REGION as usize];
+        let free = entry(ClientId::NOBODY.0, 0).encode().to_le_bytes();
+        let pool = || {
+            let mut pool = vec![0; 2 * REGION as usize];
+            for region in pool.chunks_mut(REGION as usize) {
+                let table = region.as_chunks_mut().0;
+                table[..FRAMES as usize].fill(free);
+            }
+            pool
+        };
         let pools = HashMap::from([(MnId(0), pool()), (MnId(1), pool())]);
         TwoNodeFabric { pools: RefCell::new(pools), later: RefCell::new(None), silent: None }
     }
@@ -78,8 +89,8 @@ fn view() -> View {
     let region = |nodes: [u16; 2], offset| {
         Region::replicated(nodes.map(|n| PoolPlace { node: MnId(n), offset }).into(), 1)
     };
-    let geometry = Geometry { region_bytes: REGION, block_bytes: BLOCK, ..Geometry::default() };
-    assert_eq!(geometry.blocks_per_region(), BLOCKS);
+    let geometry = Geometry { region_bytes: REGION, block_bytes: 2 * FRAME, ..Geometry::default() };
+    assert_eq!((geometry.frame_bytes(), geometry.frames_per_region()), (FRAME, FRAMES));
     View {
         number: 3,
         cluster: ClusterId::from_word(1).unwrap(),
@@ -93,23 +104,39 @@ fn view() -> View {
     }
 }
 
-/// Returns the places of a block's table entry and of the block itself, on the region's primary.
-fn places(region: u32, block: u32) -> (PoolPlace, PoolPlace) {
+/// Returns the block of one frame that begins at this frame.
+fn block(region: u32, frame: u32) -> BlockId {
+    BlockId { region, frame, order: 0 }
+}
+
+/// Returns the table entry of a block.
+fn entry(owner: u32, order: u8) -> TableEntry {
+    TableEntry { owner: ClientId(owner), order, base: Some(3) }
+}
+
+/// Returns the places of the table entry of a block's first frame and of the block itself, on the region's primary.
+fn places(block: BlockId) -> (PoolPlace, PoolPlace) {
     let view = view();
-    let at = u64::from(block);
-    let PoolPlace { node, offset } = view.regions[region as usize].primary();
-    let entry = PoolPlace { node, offset: offset + at * TABLE_ENTRY_BYTES };
-    (entry, PoolPlace { node, offset: offset + view.geometry.block_offset(block) })
+    let primary = view.regions[block.region as usize].primary();
+    let entry = primary.plus(u64::from(block.frame) * TABLE_ENTRY_BYTES);
+    (entry, primary.plus(view.geometry.frame_offset(block.frame)))
 }
 
 fn class() -> SizeClass {
     SizeClass::from_code(3).unwrap()
 }
 
+/// Gives a block to an owner in the block table.
+fn give_blank(memory: &TwoNodeFabric, block: BlockId, owner: u32) {
+    let mut entries = vec![0u64; 1 << block.order];
+    entries[0] = entry(owner, block.order).encode();
+    let bytes: Vec<u8> = entries.into_iter().flat_map(u64::to_le_bytes).collect();
+    memory.put(places(block).0, &bytes);
+}
+
 /// Gives a block to an owner, with a header, and sets the free bits of some of its objects.
-fn give(memory: &TwoNodeFabric, region: u32, block: u32, owner: u32, marked: &[u32]) {
-    let (entry, at) = places(region, block);
-    memory.put(entry, &owner.to_le_bytes());
+fn give(memory: &TwoNodeFabric, block: BlockId, owner: u32, marked: &[u32]) {
+    give_blank(memory, block, owner);
     let header = BlockHeader {
         class: class(),
         owner: ClientId(owner),
@@ -118,14 +145,22 @@ fn give(memory: &TwoNodeFabric, region: u32, block: u32, owner: u32, marked: &[u
         sealed: false,
         base: GenerationBase::default(),
     };
-    memory.put(at, &header.encode());
-    let shape = BlockShape::new(BLOCK, class()).unwrap();
-    let mut bitmap = [0u8; 8];
+    memory.put(places(block).1, &header.encode());
+    let bytes = block.bytes(&view().geometry);
+    let shape = BlockShape::new(bytes, class()).unwrap();
+    let mut bitmap = vec![0u8; bitmap_bytes(bytes) as usize];
     for object in marked {
         let unit = shape.offset(*object) / UNIT_BYTES;
         bitmap[unit as usize / 8] |= 1 << (unit % 8);
     }
-    memory.put(PoolPlace { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &bitmap);
+    memory.put(bitmap_of(block), &bitmap);
+}
+
+/// Returns the place of a block's free bitmap.
+fn bitmap_of(block: BlockId) -> PoolPlace {
+    let view = view();
+    let address = block.address(&view.geometry);
+    view.regions[block.region as usize].primary().plus(view.geometry.bitmap_offset(address))
 }
 
 fn owners(open: &[u32]) -> BlockOwners {
@@ -159,27 +194,39 @@ fn expect_sums(survey: &MemorySurvey) {
     let by_owner = of_owners + survey.unreadable_owners;
     let used = survey.blocks - survey.free_blocks;
     assert_eq!((by_header, by_owner), (used, used), "{survey:?}");
-    let led = survey.nodes.iter().map(|node| (node.blocks, node.free_blocks));
+    let led = survey.nodes.iter().map(|node| (node.led_bytes, node.free_block_bytes));
     let led = led.fold((0, 0), |sum, node| (sum.0 + node.0, sum.1 + node.1));
-    assert_eq!(led, (survey.blocks, survey.free_blocks));
+    assert_eq!(led, (survey.led_bytes, survey.free_block_bytes));
+    let used_bytes = survey.led_bytes - survey.free_block_bytes;
+    let of_owners: u64 = survey.owners.iter().map(|owner| owner.bytes).sum();
+    let is_whole = survey.unreadable_owners == 0;
+    assert!(of_owners <= used_bytes && (of_owners == used_bytes || !is_whole), "{survey:?}");
+    let of_classes: u64 = survey.classes.iter().map(|class| class.bytes).sum();
+    let is_whole = survey.blank_blocks + survey.unreadable_headers == 0;
+    assert!(of_classes <= used_bytes && (of_classes == used_bytes || !is_whole), "{survey:?}");
 }
 
 #[test]
 fn every_block_is_counted_by_node_by_class_and_by_owner() {
     let memory = TwoNodeFabric::new();
-    give(&memory, 0, 0, 7, &[0, 2, 19]);
-    give(&memory, 0, 14, 8, &[]);
-    give(&memory, 1, 3, 9, &[1]);
-    give(&memory, 1, 4, 9, &[]);
+    give(&memory, block(0, 0), 7, &[0, 2, 19]);
+    give(&memory, block(0, 14), 8, &[]);
+    give(&memory, block(1, 3), 9, &[1]);
+    give(&memory, block(1, 4), 9, &[]);
     // This block has an owner but was never written, so it has no header yet.
-    memory.put(places(1, 5).0, &7u32.to_le_bytes());
+    give_blank(&memory, block(1, 5), 7);
+    // A block of two frames, the second of which has objects with free bits.
+    let large = BlockId { order: 1, ..block(0, 6) };
+    give(&memory, large, 8, &[20, 41]);
     // The entry is in a backup's block table, so it must not be counted.
-    memory.put(PoolPlace { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
-    let orphan = |block, owner, first| Orphan {
-        block: BlockId { region: 1, block },
+    let entry = entry(7, 0).encode().to_le_bytes();
+    memory.put(PoolPlace { node: MnId(1), offset: TABLE_ENTRY_BYTES }, &entry);
+    let orphan = |frame, owner, first| Orphan {
+        block: block(1, frame),
         owner: ClientId(owner),
         class: class(),
         first,
+        base: Some(3),
         marked: Some(1),
     };
     // By its table entry, the second block belongs to another session than by the master's record.
@@ -187,46 +234,51 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     let owners = BlockOwners { orphans, ..owners(&[7, 50]) };
     let survey = read(&memory, &owners).unwrap();
     expect_sums(&survey);
-    let shape = BlockShape::new(BLOCK, class()).unwrap();
-    let objects = u64::from(shape.objects);
+    let objects = |bytes| u64::from(BlockShape::new(bytes, class()).unwrap().objects);
+    assert_eq!((objects(FRAME), objects(2 * FRAME)), (21, 42));
     let of_class = ClassMemory {
         class: class(),
         object_bytes: 192,
-        blocks: 4,
-        objects: 4 * objects,
-        marked: 4,
-        new: objects - 11,
+        blocks: 5,
+        bytes: 6 * FRAME,
+        objects: 4 * 21 + 42,
+        marked: 6,
+        new: 21 - 11,
     };
     assert_eq!(survey.classes, [of_class]);
-    let owner = |owner, state, blocks, handed_on, marked: u64| OwnerMemory {
+    let owner = |owner, state, [blocks, frames]: [u64; 2], handed_on, marked: u64| OwnerMemory {
         owner: ClientId(owner),
         state,
         blocks,
+        bytes: frames * FRAME,
         handed_on,
         marked_bytes: marked * 192,
     };
     let named = [
-        owner(7, OwnerState::Open, 2, 0, 3),
-        owner(8, OwnerState::Expired, 1, 0, 0),
-        owner(9, OwnerState::Departed, 2, 1, 1),
+        owner(7, OwnerState::Open, [2, 2], 0, 3),
+        owner(8, OwnerState::Expired, [2, 3], 0, 2),
+        owner(9, OwnerState::Departed, [2, 2], 1, 1),
     ];
     assert_eq!(survey.owners, named);
-    assert_eq!((survey.blocks, survey.free_blocks, survey.blank_blocks), (30, 25, 1));
+    assert_eq!((survey.blocks, survey.free_blocks, survey.blank_blocks), (29, 23, 1));
+    assert_eq!((survey.led_bytes, survey.free_block_bytes), (30 * FRAME, 23 * FRAME));
     let [first, second] = &survey.nodes[..] else { panic!("{survey:?}") };
-    assert_eq!((first.blocks, first.free_blocks, first.free_bytes()), (15, 13, Some(REGION)));
+    assert_eq!((first.led_bytes, first.free_block_bytes), (15 * FRAME, 11 * FRAME));
+    assert_eq!(first.free_bytes(), Some(REGION));
     assert_eq!((first.regions, first.region_bytes), (2, 2 * REGION));
-    assert_eq!((second.blocks, second.free_blocks, second.free_bytes()), (15, 12, None));
+    assert_eq!((second.led_bytes, second.free_block_bytes), (15 * FRAME, 12 * FRAME));
+    assert_eq!(second.free_bytes(), None);
 }
 
 #[test]
 fn what_no_correct_client_writes_is_counted_and_no_more() {
     let memory = TwoNodeFabric::new();
-    let (_, at) = places(0, 0);
-    give(&memory, 0, 0, 7, &[0]);
+    let (_, at) = places(block(0, 0));
+    give(&memory, block(0, 0), 7, &[0]);
     memory.put(PoolPlace { offset: at.offset + 8, ..at }, &[1]);
     // A header with a class whose objects are larger than a block, and a free bit at the place of the header.
-    give(&memory, 0, 1, 7, &[]);
-    let (_, at) = places(0, 1);
+    give(&memory, block(0, 1), 7, &[]);
+    let (_, at) = places(block(0, 1));
     let header = BlockHeader {
         class: SizeClass::MAX,
         owner: ClientId(7),
@@ -236,9 +288,8 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
         base: GenerationBase::default(),
     };
     memory.put(at, &header.encode());
-    give(&memory, 0, 2, 100, &[1]);
-    let (_, at) = places(0, 2);
-    memory.put(PoolPlace { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &[1]);
+    give(&memory, block(0, 2), 100, &[1]);
+    memory.put(bitmap_of(block(0, 2)), &[1]);
     let survey = read(&memory, &owners(&[7])).unwrap();
     expect_sums(&survey);
     assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (2, 1));
@@ -250,8 +301,8 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
 #[test]
 fn a_header_that_was_being_written_is_read_once_more() {
     let memory = TwoNodeFabric::new();
-    give(&memory, 1, 2, 7, &[5]);
-    let (_, at) = places(1, 2);
+    give(&memory, block(1, 2), 7, &[5]);
+    let (_, at) = places(block(1, 2));
     let whole = memory.pools.borrow()[&at.node][at.offset as usize..][..64].to_vec();
     memory.put(PoolPlace { offset: at.offset + 32, ..at }, &[1; 32]);
     *memory.later.borrow_mut() = Some((at, whole));
@@ -273,10 +324,18 @@ fn random_bytes_are_survived() {
         for pool in memory.pools.borrow_mut().values_mut() {
             pool.fill_with(|| random() as u8);
         }
+        // Many frames get entries of blocks, which possibly overlap. The blocks' headers and bitmaps stay random.
+        for frame in 0..FRAMES {
+            let base = (random() % 2 == 0).then(|| random() as u16 % Slot::GENERATIONS);
+            let order = (random() % 3) as u8;
+            let owner = ClientId(random() % 200);
+            let entry = TableEntry { owner, order, base };
+            memory.put(places(block(frame % 2, frame)).0, &entry.encode().to_le_bytes());
+        }
         // Some blocks get a valid header, but their bitmaps stay random.
-        for block in 0..3 {
-            let (entry, at) = places(0, block);
-            memory.put(entry, &(random() % 200).max(1).to_le_bytes());
+        for frame in 0..3 {
+            let (place, at) = places(block(0, frame));
+            memory.put(place, &entry((random() % 200).max(1), 0).encode().to_le_bytes());
             let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
             let owner = ClientId(random());
             let first = random();
@@ -297,7 +356,7 @@ fn a_silent_node_is_named() {
 }
 
 #[test]
-fn groups_cover_every_block_once_whatever_the_regions() {
+fn groups_cover_every_frame_once_whatever_the_regions() {
     for (regions, region_bytes) in [(3000, REGION), (2, 1 << 30), (0, REGION)] {
         let mut view = view();
         view.geometry.region_bytes = region_bytes;
@@ -312,11 +371,11 @@ fn groups_cover_every_block_once_whatever_the_regions() {
         while let Some(group) = SurveyGroup::next(&view, at) {
             assert!(group.is_same_in(&view, &view));
             touched += u32::from(!group.is_same_in(&view, &moved));
-            assert!(group.end > at && group.blocks() <= 1 << 16);
-            (at, groups) = (group.end, groups + group.blocks());
+            assert!(group.end > at && group.frames() <= 1 << 16);
+            (at, groups) = (group.end, groups + group.frames());
         }
-        assert_eq!(groups, u64::from(view.geometry.blocks_per_region()) * regions as u64);
-        let of_first = u64::from(view.geometry.blocks_per_region()).div_ceil(1 << 16);
+        assert_eq!(groups, u64::from(view.geometry.frames_per_region()) * regions as u64);
+        let of_first = u64::from(view.geometry.frames_per_region()).div_ceil(1 << 16);
         assert_eq!(u64::from(touched), if regions == 0 { 0 } else { of_first });
     }
 }

@@ -45,7 +45,7 @@ const MAGIC: &[u8; 5] = b"FUSEE";
 /// The version of the control protocol. Version 5 added requests to take a block over at most once, and the restart of
 /// operations that lose to a Move; 7, the policy for redundancy, and lost pairs in views; 9, keys; 10, codes of frames;
 /// 11, used and remaining memory.
-const VERSION: u8 = 12;
+const VERSION: u8 = 13;
 const START_BYTES: usize = 8;
 /// The name of control connections in proofs, followed by a version number.
 const KIND: &str = "control 2";

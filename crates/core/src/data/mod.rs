@@ -17,7 +17,8 @@
 //! | Can a slot contain a word before the word's object is complete? | `ObjectLocation::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
-//! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockLocation`] |
+//! | Where is the header of a block? | [`View::block`]: a [`BlockLocation`] |
+//! | Where is the valid free bitmap? | [`View::bitmap`] |
 //! | Which node hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | Do the objects survive the loss of these nodes? | [`Region::survives`] |
 //! | Was the pair of a slot word lost with its only node? | [`View::is_gone`], [`View::is_being_lost`] |
@@ -29,6 +30,7 @@
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
 //! [`View::block`]: crate::view::View::block
+//! [`View::bitmap`]: crate::view::View::bitmap
 //! [`View::is_gone`]: crate::view::View::is_gone
 //! [`View::is_being_lost`]: crate::view::View::is_being_lost
 
@@ -49,7 +51,7 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 pub use block::BlockLocation;
-pub(crate) use block::clear_bitmaps;
+pub(crate) use block::clear_bitmap;
 pub(crate) use bulk_copy::{CopyResult, copy_bytes};
 pub use coded::Columns;
 pub(crate) use complete::complete;
@@ -84,7 +86,18 @@ pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<PoolPlace> + 'v
 #[derive(Clone, Copy)]
 pub(crate) struct CopyContext<'v> {
     pub geometry: &'v Geometry,
+    /// The blocks of the region, in order, by the table of its primary.
+    pub blocks: &'v [RegionBlock],
     pub place_of_copy: &'v PlaceOfCopy<'v>,
+}
+
+/// A block of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionBlock {
+    /// The offset of the block in its region, in bytes.
+    pub offset: u64,
+    /// The length of the block.
+    pub bytes: u64,
 }
 
 /// One item for each place of a region, without heap allocation.
@@ -380,7 +393,7 @@ impl Region {
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
             Scheme::Replicated | Scheme::Alone(_) => {
-                replicated::copy_to(self, fabric, context.geometry, joining, copied).await
+                replicated::copy_to(self, fabric, context, joining, copied).await
             }
             Scheme::Coded(columns) => {
                 let chunk = self.scheme.next_chunk(self.position(leaving));

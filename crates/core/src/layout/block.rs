@@ -1,7 +1,7 @@
 //! The layout of blocks.
 //!
 //! ```text
-//! block         | header 64 | free bitmap | objects of one size class |
+//! block         | header 64 | objects of one size class |
 //! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 |
 //!               | not before 8 | fresh 4 | zeros 32 | crc 4 |
 //! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
@@ -13,10 +13,8 @@
 //! from which object on no object was ever allocated. The *base* is the generation of an object's first life
 //! (allocation), unless the object's own header shows a later generation.
 //!
-//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block. The bit at the start of an object tells that
-//! the object was freed. So an object's address is enough to free it, and the bitmap lies at the same place in every
-//! block. Only the bitmap on the region's first place is valid: its bits are set and cleared at one place, so no crash
-//! leaves replicas of it that differ.
+//! The free bitmap of the block's objects (P §4.4) is a part of the region's free bitmap
+//! ([`Geometry`](crate::view::Geometry)).
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{SizeClass, Slot, UNIT_BYTES};
@@ -133,9 +131,9 @@ impl BlockHeader {
     }
 }
 
-/// Bytes of a block's free bitmap, which follows the header.
-pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
-    block_bytes.div_ceil(UNIT_BYTES * 8).next_multiple_of(UNIT_BYTES)
+/// Bytes of the part of a free bitmap that stands for this number of bytes.
+pub const fn bitmap_bytes(bytes: u64) -> u64 {
+    bytes / (UNIT_BYTES * 8)
 }
 
 /// The division of a block of one size class into objects.
@@ -153,7 +151,7 @@ impl BlockShape {
     /// The shape of a block of `block_bytes`; `None` if the block has no room for one object.
     pub fn new(block_bytes: u64, class: SizeClass) -> Option<BlockShape> {
         let object_bytes = class.bytes();
-        let first_offset = BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes);
+        let first_offset = BLOCK_HEADER_BYTES;
         let objects = block_bytes.saturating_sub(first_offset) / object_bytes;
         (objects > 0).then(|| BlockShape {
             objects: u32::try_from(objects).expect("a block has fewer than 2^32 objects"),
@@ -208,10 +206,10 @@ mod tests {
             for code in 1..=SizeClass::MAX.code() {
                 let class = SizeClass::from_code(code).unwrap();
                 let Some(shape) = BlockShape::new(block_bytes, class) else {
-                    assert!(class.bytes() + 64 + bitmap_bytes(block_bytes) > block_bytes);
+                    assert!(class.bytes() + BLOCK_HEADER_BYTES > block_bytes);
                     continue;
                 };
-                assert!(bitmap_bytes(block_bytes) * 8 >= block_bytes / UNIT_BYTES);
+                assert_eq!(bitmap_bytes(block_bytes) * 8, block_bytes / UNIT_BYTES);
                 assert!(shape.first_offset.is_multiple_of(64));
                 let last = shape.offset(shape.objects - 1);
                 assert!(last + shape.object_bytes <= block_bytes);

@@ -6,8 +6,8 @@
 //! object   64 B aligned, as long as its size class
 //!                | header 32 | key | value | zeros | log entry 1 |
 //! chunk    an object whose value is | of which value 16 | a part of it, or parity |
-//! block    | header 64 | free bitmap | objects of one size class |
-//! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
+//! block    | header 64 | objects of one size class |
+//! region   | block allocation table, 8 B a frame | free bitmap, 1 bit for 64 B | blocks |
 //! pool     | header 4 KiB | log areas | extents: regions and subtables |
 //! log area | 16 records of DELETEs, 24 B each |
 //! ```
@@ -25,6 +25,7 @@ mod object;
 mod pool;
 mod size_class;
 mod slot;
+mod table;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, GenerationBase, bitmap_bytes};
 pub use bytes::crc32c;
@@ -44,6 +45,7 @@ pub use pool::{
 };
 pub use size_class::SizeClass;
 pub use slot::{Identity, Slot, WriterIdentity};
+pub use table::TableEntry;
 
 use core::fmt;
 

@@ -63,6 +63,15 @@ pub enum RecoveryError {
     Unreachable(#[from] FailedVerb),
 }
 
+/// A block of the dead client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockSpan {
+    /// The block's address.
+    pub address: Address,
+    /// The length of the block.
+    pub bytes: u64,
+}
+
 /// The contents of one block of the dead client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
@@ -84,18 +93,20 @@ pub enum BlockContent {
 /// The result of a recovery for one of the dead client's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
-    /// The address of the block.
-    pub block: Address,
+    /// The block.
+    pub block: BlockSpan,
     /// The findings of recovery in the block.
     pub content: BlockContent,
 }
 
 impl BlockReport {
     /// Returns the block's remainder for another session; `None` if the block's size class is unknown.
-    pub fn remainder(&self, block_bytes: u64) -> Option<BlockRemainder> {
+    pub fn remainder(&self) -> Option<BlockRemainder> {
         let BlockContent::Objects { class, first } = self.content else { return None };
-        BlockShape::new(block_bytes, class)?;
-        Some(BlockRemainder { block: self.block, class, first, marked: None })
+        let BlockSpan { address: block, bytes } = self.block;
+        BlockShape::new(bytes, class)?;
+        // The block has a header, which tells the base.
+        Some(BlockRemainder { block, bytes, base: None, class, first, marked: None })
     }
 }
 
@@ -149,14 +160,14 @@ struct Recovery<'r, F> {
     report: RecoveryResult,
 }
 
-/// Recovers a client that has been fenced at all memory nodes. `blocks` are the addresses of the client's blocks, from
-/// the block allocation tables, `areas` its log areas on the memory nodes; `view` has passed [`View::check`]. The
+/// Recovers a client that has been fenced at all memory nodes. `blocks` are the client's blocks, from the block
+/// allocation tables, `areas` its log areas on the memory nodes; `view` has passed [`View::check`]. The
 /// documentation of this module has the other preconditions.
 pub async fn recover<F: Fabric>(
     fabric: &F,
     view: &View,
     dead: ClientId,
-    blocks: &[Address],
+    blocks: &[BlockSpan],
     areas: &[(MnId, u32)],
 ) -> Result<RecoveryResult, RecoveryError> {
     let mut recovery = Recovery::new(fabric, view, dead);
@@ -182,7 +193,7 @@ pub async fn complete_objects<F: Fabric>(
     fabric: &F,
     view: &View,
     dead: ClientId,
-    blocks: &[Address],
+    blocks: &[BlockSpan],
 ) -> Result<u64, RecoveryError> {
     let mut recovery = Recovery::new(fabric, view, dead);
     for log in recovery.headers(blocks).await? {

@@ -28,7 +28,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::{BlockContent, BlockReport, FoundWrite, Recovery, RecoveryError};
+use super::{BlockContent, BlockReport, BlockSpan, FoundWrite, Recovery, RecoveryError};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, SizeClass, Slot,
@@ -50,7 +50,7 @@ type Places = PerPlace<Span>;
 
 /// A block of the dead client that has a header.
 pub(super) struct BlockLog {
-    block: Address,
+    block: BlockSpan,
     header: BlockHeader,
     shape: BlockShape,
 }
@@ -59,7 +59,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Reads the headers of all blocks, each block once, and reports the blocks that have none.
     pub(super) async fn headers(
         &mut self,
-        blocks: &[Address],
+        blocks: &[BlockSpan],
     ) -> Result<Vec<BlockLog>, RecoveryError> {
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
@@ -67,10 +67,12 @@ impl<F: Fabric> Recovery<'_, F> {
         let mut logs = Vec::new();
         for blocks in blocks.chunks(HEADERS) {
             self.batch.clear();
-            let mut reads: Vec<(Address, Ticket)> = Vec::new();
+            let mut reads: Vec<(BlockSpan, Ticket)> = Vec::new();
             for block in blocks {
-                let known = self.view.geometry.block_at(*block);
-                match known.and_then(|_| self.view.block(*block)) {
+                let geometry = &self.view.geometry;
+                let known = geometry.frame_at(block.address).zip(geometry.order_of(block.bytes));
+                let known = known.filter(|((_, frame), order)| geometry.is_block(*frame, *order));
+                match known.and_then(|_| self.view.block(block.address)) {
                     Some(found) => reads.extend(found.places().map(|p| {
                         (*block, self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32))
                     })),
@@ -89,7 +91,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Decodes the header of a block, from the READs of all replicas.
     fn header(
         &mut self,
-        replicas: &[(Address, Ticket)],
+        replicas: &[(BlockSpan, Ticket)],
         logs: &mut Vec<BlockLog>,
     ) -> Result<(), RecoveryError> {
         let block = replicas[0].0;
@@ -116,7 +118,7 @@ impl<F: Fabric> Recovery<'_, F> {
             BlockHeader { fresh: of_class.map(|h| h.fresh).max().unwrap_or(0), ..best }
         });
         let shaped = best.and_then(|header| {
-            let shape = BlockShape::new(self.view.geometry.block_bytes, header.class)?;
+            let shape = BlockShape::new(block.bytes, header.class)?;
             Some(BlockLog { block, header, shape })
         });
         match shaped {
@@ -127,7 +129,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    fn report_block(&mut self, block: Address, content: BlockContent) {
+    fn report_block(&mut self, block: BlockSpan, content: BlockContent) {
         self.report.blocks.push(BlockReport { block, content });
     }
 
@@ -142,13 +144,13 @@ impl<F: Fabric> Recovery<'_, F> {
         while from < shape.objects {
             let fitting = (CHUNK_BYTES / shape.object_bytes).max(1);
             let count = fitting.min(u64::from(shape.objects - from)) as u32;
-            let start = block.bytes() + shape.offset(from);
+            let start = block.address.bytes() + shape.offset(from);
             let bytes = u64::from(count) * shape.object_bytes;
             let replicas = self.read_all(Address::new(start), bytes as u32).await?;
             for i in 0..count {
                 let object_bytes = shape.object_bytes as u32;
                 let part = |span: &Span| span.part(i * object_bytes, object_bytes);
-                let address = Address::new(block.bytes() + shape.offset(from + i));
+                let address = Address::new(block.address.bytes() + shape.offset(from + i));
                 let spans: Places = replicas.iter().map(part).collect();
                 if self.look_at(address, class, &spans, header.owner == self.dead) {
                     last_begun = from + i + 1;

@@ -31,7 +31,10 @@ pub mod split;
 
 pub use outcome::{RepairError, TransformResult};
 
-use crate::data::{CopyContext, CopyResult, clear_bitmaps, copy_bytes};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::data::{CopyContext, CopyResult, RegionBlock, clear_bitmap, copy_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -39,11 +42,16 @@ use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use settle::settle_subtable;
 
 /// Makes equal, and fills, the replicas in the scope of the change that is under way in a view that has passed
-/// [`View::check`]. If this function has failed or was dropped, it can be called again.
+/// [`View::check`]. `blocks` has the blocks of the regions in that scope, in order, by the tables of their primaries.
+/// If this function has failed or was dropped, it can be called again.
 ///
 /// # Panics
 /// If no change is under way, or the change is not transforming.
-pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult, RepairError> {
+pub async fn transform<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    blocks: &BTreeMap<u32, Vec<RegionBlock>>,
+) -> Result<TransformResult, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
     assert_eq!(change.stage, ChangeStage::Transforming, "nobody has stopped for it");
     let mut result = TransformResult::default();
@@ -60,11 +68,13 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<TransformRe
         }
     }
     let place_of_copy = |address, bytes| view.object(address, bytes)?.places().next();
-    let context = CopyContext { geometry: &view.geometry, place_of_copy: &place_of_copy };
     for change in &change.regions {
         let region = &view.regions[change.region as usize];
+        let blocks = blocks.get(&change.region).map_or(&[][..], Vec::as_slice);
+        let context =
+            CopyContext { geometry: &view.geometry, blocks, place_of_copy: &place_of_copy };
         if change.renewed {
-            clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
+            clear_bitmap(fabric, &view.geometry, region, &mut result.cost).await?;
         }
         if change.adds_parity && !removed(Mutant::ParityNotCompleted) {
             region.write_parity(fabric, context, &mut copied).await?;

@@ -43,6 +43,10 @@ impl SlabKind {
 pub struct BlockGrant {
     /// The first byte of the block, where the block's header begins.
     pub address: Address,
+    /// The length of the block.
+    pub bytes: u64,
+    /// See [`BlockRemainder::base`].
+    pub base: Option<u16>,
     /// The redundancy of the block's region.
     pub redundancy: Redundancy,
     /// The class of the block's objects. It is not the class that was asked for if no other block was left: possibly
@@ -67,6 +71,11 @@ impl BlockGrant {
 pub struct BlockRemainder {
     /// The block's address.
     pub block: Address,
+    /// The length of the block.
+    pub bytes: u64,
+    /// The generation with which the block's objects begin, if the block has no header on any replica. `None` if the
+    /// block then has to wait a window.
+    pub base: Option<u16>,
     /// The class of the block's objects.
     pub class: SizeClass,
     /// The first object that was never allocated; neither was any object behind it. The number of objects if all were
@@ -79,10 +88,22 @@ pub struct BlockRemainder {
     pub marked: Option<u64>,
 }
 
+/// A block that goes back to the pool. It contains only zeros behind its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturnedBlock {
+    /// The block's address.
+    pub address: Address,
+    /// The length of the block.
+    pub bytes: u64,
+    /// The generation with which the objects of the next owner begin.
+    pub base: u16,
+}
+
 /// A block that belongs to the session.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub address: Address,
+    pub bytes: u64,
     pub kind: SlabKind,
     pub shape: BlockShape,
     /// The objects before `fresh` that can be allocated again, now or later.
@@ -108,6 +129,9 @@ pub(crate) struct Block {
     pub(super) lent: bool,
     /// Whether the session got the block when it needed another size class, because the block is possibly wholly free.
     is_foreign: bool,
+    /// Whether the block is small beside the slab's other blocks. It is used only when memory is short, because to
+    /// collect a block costs as much whatever its size.
+    pub(super) outgrown: bool,
     /// The progress of emptying the block; `None` if the block is not being emptied.
     pub scrubbed: Option<BlockZeroing>,
     /// The block's number in the order in which the session got its blocks; the oldest block has the smallest.
@@ -129,11 +153,12 @@ impl Block {
     pub(super) fn new(grant: &BlockGrant, shape: BlockShape, is_foreign: bool) -> Block {
         Block {
             address: grant.address,
+            bytes: grant.bytes,
             kind: grant.kind(),
             shape,
             reusable: ReusableObjects::default(),
             fresh: grant.first,
-            generations: Generations::unread(grant.first, grant.kind().turns()),
+            generations: Generations::unread(grant.first, grant.kind().turns(), grant.base),
             in_flight: ObjectsInFlight::default(),
             header: HeaderState::unknown(grant.first),
             half: 0,
@@ -142,6 +167,7 @@ impl Block {
             offered: false,
             lent: false,
             is_foreign,
+            outgrown: false,
             scrubbed: None,
             born: 0,
             demoted: 0,
@@ -167,7 +193,12 @@ impl Block {
     pub fn suits(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.free_objects()) * u64::from(least);
         let is_enough = self.lent || free >= u64::from(self.shape.objects);
-        self.kind == kind && self.has_room() && is_enough
+        self.kind == kind && self.has_room() && is_enough && self.is_of_use(least)
+    }
+
+    /// Whether the slab is to use the block. A slab that is short of memory uses blocks with any free object.
+    fn is_of_use(&self, least: u32) -> bool {
+        !self.outgrown || self.lent || least == u32::MAX
     }
 
     /// Returns the number of objects that can be allocated when the objects seen free have been reclaimed, and the
@@ -188,7 +219,8 @@ impl Block {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
         let is_usable = is_ours && self.generations.is_known();
-        self.kind == kind && is_usable && free >= u64::from(self.shape.objects)
+        let is_enough = free >= u64::from(self.shape.objects) && self.is_of_use(least);
+        self.kind == kind && is_usable && is_enough
     }
 
     /// Whether the block can be filled with zeros, to go back to its pool.
@@ -258,9 +290,10 @@ impl Block {
     }
 
     /// Whether an object lies in the block.
-    pub(super) fn holds(&self, object: Address, block_bytes: u64) -> bool {
+    #[inline]
+    pub(super) fn holds(&self, object: Address) -> bool {
         let bytes = object.bytes().checked_sub(self.address.bytes());
-        bytes.is_some_and(|bytes| bytes < block_bytes)
+        bytes.is_some_and(|bytes| bytes < self.bytes)
     }
 
     /// Whether the block has EC-oriented objects that were not examined for demotion yet, and that can be examined now.
@@ -352,8 +385,9 @@ impl Block {
     }
 
     pub(super) fn remainder(&self) -> BlockRemainder {
-        let Block { address, kind: SlabKind { class, .. }, fresh, .. } = *self;
-        BlockRemainder { block: address, class, first: fresh, marked: self.bitmap.verified_since() }
+        let Block { address: block, bytes, kind: SlabKind { class, .. }, fresh: first, .. } = *self;
+        let base = self.generations.base_without_header();
+        BlockRemainder { block, bytes, base, class, first, marked: self.bitmap.verified_since() }
     }
 
     /// Returns the remainder for another session, if no operation is under way in the block. The free bits of reclaimed

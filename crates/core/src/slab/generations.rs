@@ -54,6 +54,9 @@ enum GenerationState {
 pub(crate) struct Generations {
     state: GenerationState,
     base: u16,
+    /// The base if the block has no header: the one that the pool has noted. `None` if the block is mixed, or has a
+    /// header.
+    noted: Option<u16>,
     /// The number of generations of one life: the turns of an EC-oriented object, otherwise 1.
     turns: u16,
     /// The lives since the base of every object that was ever allocated, or [`UNKNOWN`].
@@ -68,7 +71,7 @@ pub(crate) struct Generations {
 
 /// The result of reading the headers of a block on all its replicas.
 pub(crate) enum ReplicaHeaders {
-    /// No replica has a header, because the block was never used.
+    /// No replica has a header, because no session has used the block since the pool had it.
     None,
     /// No replica has a whole header.
     Damaged,
@@ -99,12 +102,31 @@ impl ReplicaHeaders {
     }
 }
 
+/// Returns the epoch in which the window ends for words that were in use in the newest epoch that a session knows.
+fn window_end(newest: u64) -> u64 {
+    // That epoch can be one behind the newest epoch of the cluster.
+    newest + if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 }
+}
+
 impl Generations {
     /// Returns the generations of a granted block whose first `allocated` objects were allocated before.
-    pub fn unread(allocated: u32, turns: u16) -> Generations {
-        let lives = vec![UNKNOWN; allocated as usize];
-        let state = GenerationState::Unread { not_before: 0 };
-        Generations { state, base: 0, turns, lives, wrapped: false, is_told: false, is_wide: false }
+    /// `noted` is the base that holds if the block has no header.
+    pub fn unread(allocated: u32, turns: u16, noted: Option<u16>) -> Generations {
+        Generations {
+            state: GenerationState::Unread { not_before: 0 },
+            base: 0,
+            noted,
+            turns,
+            lives: vec![UNKNOWN; allocated as usize],
+            wrapped: false,
+            is_told: false,
+            is_wide: false,
+        }
+    }
+
+    /// Returns the base for the next owner, if the block has no header. `None` if that owner has to wait a window.
+    pub fn base_without_header(&self) -> Option<u16> {
+        if self.is_known() { Some(self.base) } else { self.noted }
     }
 
     /// Whether objects can be allocated.
@@ -143,14 +165,22 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
 
-    /// Records what the block's headers say. They were read in this epoch.
-    pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
-        if !self.is_open() {
-            return;
-        }
+    /// Records what the block's headers say. They were read in the epoch `epoch`; `newest` is the newest one that the
+    /// session knows.
+    pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64, newest: u64) {
+        let GenerationState::Unread { not_before } = self.state else { return };
         self.is_told = false;
         self.state = match headers {
-            ReplicaHeaders::None => GenerationState::Known,
+            ReplicaHeaders::None => match self.noted {
+                Some(noted) => {
+                    self.base = noted.next_multiple_of(self.turns) % Slot::GENERATIONS;
+                    GenerationState::Known
+                }
+                None if not_before > epoch => GenerationState::Unread { not_before },
+                None if not_before > 0 => GenerationState::Known,
+                None if removed(Mutant::MixedDoesNotWait) => GenerationState::Known,
+                None => GenerationState::Unread { not_before: window_end(newest) },
+            },
             ReplicaHeaders::Damaged => GenerationState::Lost,
             ReplicaHeaders::Base(base) if base.not_before > epoch => {
                 GenerationState::Unread { not_before: base.not_before }
@@ -249,9 +279,7 @@ impl Generations {
             self.wrapped = false;
         } else {
             self.wrapped = true;
-            // The epoch that a session knows can be one behind the newest epoch of the cluster.
-            let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
-            self.state = GenerationState::Unread { not_before: epoch + waits };
+            self.state = GenerationState::Unread { not_before: window_end(epoch) };
         }
         (self.is_wide, self.is_told) = (false, false);
         self.lives.fill(0);
@@ -277,14 +305,14 @@ mod tests {
     use super::*;
 
     fn known(base: GenerationBase, allocated: u32) -> Generations {
-        let mut generations = Generations::unread(allocated, 1);
-        generations.read(&ReplicaHeaders::Base(base), 0);
+        let mut generations = Generations::unread(allocated, 1, Some(0));
+        generations.read(&ReplicaHeaders::Base(base), 0, 0);
         generations
     }
 
     fn fresh() -> Generations {
-        let mut generations = Generations::unread(0, 1);
-        generations.read(&ReplicaHeaders::None, 0);
+        let mut generations = Generations::unread(0, 1, Some(0));
+        generations.read(&ReplicaHeaders::None, 0, 0);
         generations
     }
 
@@ -292,6 +320,25 @@ mod tests {
         for _ in 0..count {
             generations.next(object);
         }
+    }
+
+    /// Two operations can read the headers of one block at the same time.
+    #[test]
+    fn a_mixed_block_waits_however_often_its_missing_header_is_read() {
+        let mut mixed = Generations::unread(0, 1, None);
+        let ready = 7 + WINDOW_EPOCHS + 1;
+        for epoch in [7, 7, ready - 1] {
+            mixed.read(&ReplicaHeaders::None, epoch, 7);
+            assert!(mixed.waits(ready - 1) && !mixed.is_known(), "in epoch {epoch}");
+            assert_eq!(mixed.base_without_header(), None, "the next owner waits anew");
+        }
+        mixed.read(&ReplicaHeaders::None, ready, ready);
+        assert!(mixed.is_known() && mixed.has_base());
+        assert_eq!(mixed.base_without_header(), Some(0));
+
+        let mut based = Generations::unread(0, 4, Some(510));
+        based.read(&ReplicaHeaders::None, 7, 7);
+        assert_eq!(based.base_without_header(), Some(0), "a life takes four generations");
     }
 
     #[test]
@@ -307,9 +354,9 @@ mod tests {
 
     #[test]
     fn a_life_of_an_ec_oriented_object_takes_four() {
-        let mut generations = Generations::unread(1, 4);
+        let mut generations = Generations::unread(1, 4, Some(0));
         let base = GenerationBase { generation: 8, is_wrapped: false, not_before: 0 };
-        generations.read(&ReplicaHeaders::Base(base), 0);
+        generations.read(&ReplicaHeaders::Base(base), 0, 0);
         generations.learn(0, [Some(12), Some(9)].into_iter());
         assert_eq!([0; 3].map(|object| generations.next(object).0), [16, 20, 24]);
         generations.end_tenure(7);
@@ -344,7 +391,7 @@ mod tests {
         // The block's next owner has to wait until the same epoch.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
-        next.read(&ReplicaHeaders::Base(base), base.not_before);
+        next.read(&ReplicaHeaders::Base(base), base.not_before, base.not_before);
         assert!(next.is_known() && next.has_base() && !next.base().is_wrapped);
     }
 
@@ -364,10 +411,10 @@ mod tests {
 
         // If a block could not be emptied, the generations in the objects' headers are read again.
         generations.forget();
-        generations.read(&ReplicaHeaders::Base(base), 0);
+        generations.read(&ReplicaHeaders::Base(base), 0, 0);
         assert!(generations.is_unknown(4) && !generations.has_base() && !generations.is_apart());
         // Headers that are read after the base is known change nothing.
-        generations.read(&ReplicaHeaders::Damaged, 0);
+        generations.read(&ReplicaHeaders::Damaged, 0, 0);
         assert!(generations.is_known());
 
         let wrapped = GenerationBase { is_wrapped: true, ..base };

@@ -16,7 +16,18 @@ fn grant(n: u64, first: u32) -> BlockGrant {
     let address = Address::new(n * BLOCK);
     let marked = Some(1);
     let redundancy = Redundancy::Replicated;
-    BlockGrant { address, redundancy, class: class(), first, marked, pool_is_empty: false }
+    let bytes = BLOCK;
+    let base = Some(0);
+    BlockGrant {
+        address,
+        bytes,
+        base,
+        redundancy,
+        class: class(),
+        first,
+        marked,
+        pool_is_empty: false,
+    }
 }
 
 fn kind() -> SlabKind {
@@ -30,7 +41,7 @@ fn class() -> SizeClass {
 /// Adds a block to the slabs. Its header was read, and no session has used it yet.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
-    slabs.find(grant.address).expect("it was added").generations.read(&ReplicaHeaders::None, 0);
+    slabs.find(grant.address).expect("it was added").generations.read(&ReplicaHeaders::None, 0, 0);
 }
 
 fn block_shape() -> BlockShape {
@@ -56,7 +67,7 @@ fn take(slabs: &mut Slabs) -> Option<Allocation> {
 
 #[test]
 fn objects_come_from_one_block_after_the_other() {
-    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let mut slabs = Slabs::new(ClientId(7));
     assert_eq!(take(&mut slabs), None);
     add(&mut slabs, grant(1, 0));
     add(&mut slabs, grant(5, 1));
@@ -73,7 +84,7 @@ fn objects_come_from_one_block_after_the_other() {
 
 #[test]
 fn what_is_given_back_comes_again_in_a_later_epoch_with_the_next_generation() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
     slabs.give_back(&first, |_| false, || 7);
@@ -100,7 +111,7 @@ fn what_is_given_back_comes_again_in_a_later_epoch_with_the_next_generation() {
 
 #[test]
 fn objects_are_used_again_in_turn() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 3));
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     (0..3).for_each(|object| block.learn(object, [None].into_iter()));
@@ -112,15 +123,15 @@ fn objects_are_used_again_in_turn() {
 
 #[test]
 fn nothing_is_allocated_before_the_header_was_read() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     assert!(slabs.add_block(kind(), grant(1, 0)));
     assert_eq!(take(&mut slabs), None);
     let base = GenerationBase { generation: 511, is_wrapped: false, not_before: 9 };
     let block = slabs.find(Address::new(BLOCK)).unwrap();
-    block.generations.read(&ReplicaHeaders::Base(base), 8);
+    block.generations.read(&ReplicaHeaders::Base(base), 8, 8);
     assert!(!block.generations.is_unread(8) && block.generations.is_unread(9));
     assert_eq!(take(&mut slabs), None, "it was emptied, and waits");
-    slabs.find(Address::new(BLOCK)).unwrap().generations.read(&ReplicaHeaders::Base(base), 9);
+    slabs.find(Address::new(BLOCK)).unwrap().generations.read(&ReplicaHeaders::Base(base), 9, 9);
     let object = take(&mut slabs).unwrap();
     assert_eq!(object.generation, 511);
     assert_eq!(object.header.unwrap().1.base, GenerationBase { not_before: 0, ..base });
@@ -128,7 +139,7 @@ fn nothing_is_allocated_before_the_header_was_read() {
 
 #[test]
 fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 3));
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
@@ -166,7 +177,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
 
 #[test]
 fn a_block_is_lent_when_memory_is_short_and_used_again_however_little_is_free() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 0));
     let _first = take(&mut slabs).unwrap();
     add(&mut slabs, grant(2, 0));
@@ -186,7 +197,7 @@ fn a_block_is_lent_when_memory_is_short_and_used_again_however_little_is_free() 
 /// could use them itself.
 #[test]
 fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     for (block, seen) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
         add(&mut slabs, grant(block, 3));
         let words = vec![(0, u64::MAX)];
@@ -215,7 +226,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
 
 #[test]
 fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     slabs.add_block(SlabKind::of(Redundancy::Replicated, 1, 1).unwrap(), grant(1, 3));
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
     slabs.take_back(&[]);
@@ -223,7 +234,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
     slabs.take_back(&[]);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.generations.read(&ReplicaHeaders::None, 0);
+    block.generations.read(&ReplicaHeaders::None, 0, 0);
     block.learn(2, [None].into_iter());
     block.reusable.reclaim(&[2]);
     let object = take(&mut slabs).expect("its class needs one");
@@ -234,7 +245,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
 
 #[test]
 fn a_header_goes_with_every_object_until_it_is_written() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
     let second = take(&mut slabs).unwrap();
@@ -266,7 +277,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
 #[test]
 fn an_older_header_that_stands_everywhere_does_not_count() {
     let block = Address::new(BLOCK);
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 2));
     let older = take(&mut slabs).unwrap();
     assert_eq!(older.header.unwrap().1.first, 2);
@@ -301,7 +312,7 @@ fn an_older_header_that_stands_everywhere_does_not_count() {
 
 #[test]
 fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
     let second = take(&mut slabs).unwrap();
@@ -315,7 +326,7 @@ fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
 
 #[test]
 fn a_block_with_little_room_is_used_only_if_that_will_do() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 2));
     assert_eq!(slabs.allocate(kind(), 2, |_| false, NOWHERE), None);
     assert_eq!(slabs.allocate(kind(), 3, |_| true, NOWHERE), None, "frozen");
@@ -341,7 +352,7 @@ fn looked_for(slabs: &mut Slabs, best: u64) -> bool {
 
 #[test]
 fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
-    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let mut slabs = Slabs::new(ClientId(7));
     assert_eq!(best_in(&mut slabs, 5), None);
     (1..=3).for_each(|n| add(&mut slabs, grant(n, 0)));
     // A new slab reports no shortage for its first allocations. Then it reports once that it lacks a block beside
@@ -370,7 +381,7 @@ fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
 
 #[test]
 fn where_memory_is_short_others_may_have_all_blocks_but_one() {
-    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let mut slabs = Slabs::new(ClientId(7));
     for n in 1..=3 {
         add(&mut slabs, grant(n, 0));
         assert!(looked_for(&mut slabs, n));
@@ -391,7 +402,7 @@ fn where_memory_is_short_others_may_have_all_blocks_but_one() {
 
 #[test]
 fn blocks_in_use_together_are_bounded_and_the_oldest_makes_room() {
-    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let mut slabs = Slabs::new(ClientId(7));
     let blocks = IN_USE_TOGETHER as u64;
     for n in 0..=blocks {
         add(&mut slabs, grant(n, 0));
@@ -408,7 +419,7 @@ fn blocks_in_use_together_are_bounded_and_the_oldest_makes_room() {
 
 #[test]
 fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 3));
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
@@ -419,7 +430,7 @@ fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
     assert_eq!(block.taken(), [true, true, false]);
     assert_eq!(block.header.in_use_from(), u32::MAX, "not in use yet");
     let object = take(&mut slabs).unwrap();
-    assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
+    assert_eq!((object.address.bytes() - BLOCK, object.generation), (64 + 2048, 0));
     assert_eq!(take(&mut slabs), None);
 }
 
@@ -433,7 +444,7 @@ fn no_replica_has_the_generation_that_comes_next() {
         (&[0, 1, 2, 3, 4], 5),
         (&[7, 8, 10], 11),
     ] {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        let mut slabs = Slabs::new(ClientId(1));
         add(&mut slabs, grant(1, 3));
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
         // The headers on the other replicas show no identity of this object.
@@ -447,7 +458,7 @@ fn no_replica_has_the_generation_that_comes_next() {
 
 #[test]
 fn remainders_say_what_was_never_allocated() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    let mut slabs = Slabs::new(ClientId(1));
     add(&mut slabs, grant(1, 0));
     add(&mut slabs, grant(2, 0));
     let object = take(&mut slabs).unwrap();
@@ -468,10 +479,10 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     let of = crate::data::Orientation::new(2, coding).unwrap();
     let redundancy = Redundancy::Oriented(of);
     let oriented = SlabKind { redundancy, class: class() };
-    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let mut slabs = Slabs::new(ClientId(7));
     for n in [8, 3, 5] {
         assert!(slabs.add_block(oriented, BlockGrant { redundancy, ..grant(n, 0) }));
-        slabs.find(Address::new(n * BLOCK)).unwrap().generations.read(&ReplicaHeaders::None, 0);
+        slabs.find(Address::new(n * BLOCK)).unwrap().generations.read(&ReplicaHeaders::None, 0, 0);
     }
     add(&mut slabs, grant(1, 0));
     let objects = block_shape().objects as usize;
@@ -498,4 +509,24 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
 /// Allocates all objects of the replicated slab. Objects of that slab are never demoted.
 fn take_all_of(slabs: &mut Slabs) {
     while take(slabs).is_some() {}
+}
+
+#[test]
+fn a_slab_uses_blocks_that_it_has_outgrown_only_when_memory_is_short() {
+    let mut slabs = Slabs::new(ClientId(7));
+    add(&mut slabs, grant(1, 0));
+    let large = |n, times| BlockGrant { bytes: times * BLOCK, ..grant(n, 0) };
+    let is_small = |slabs: &mut Slabs| slabs.find(Address::new(BLOCK)).unwrap().outgrown;
+    (2..80).for_each(|n| add(&mut slabs, grant(n, 0)));
+    add(&mut slabs, large(128, 32));
+    assert!(!is_small(&mut slabs), "a thirty-second of the largest block, however many there are");
+    add(&mut slabs, large(256, 64));
+    assert!(is_small(&mut slabs));
+    let count = |slabs: &mut Slabs, least| {
+        core::iter::from_fn(|| slabs.allocate(kind(), least, |_| false, NOWHERE)).count()
+    };
+    let of = |times: u64| BlockShape::new(times * BLOCK, class()).unwrap().objects as usize;
+    assert_eq!(count(&mut slabs, USED_AGAIN_AT), of(64) + of(32));
+    assert!(!slabs.has_room(kind(), USED_AGAIN_AT, |_| false));
+    assert_eq!(count(&mut slabs, u32::MAX), 79 * of(1));
 }

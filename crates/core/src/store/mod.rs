@@ -142,7 +142,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Creates a session of `client` that follows `view`. The caller has checked `view` by [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let counters = Arc::<Counters>::default();
-        let memory = SessionMemory::new(client, view.geometry.block_bytes, Arc::clone(&counters));
+        let memory = SessionMemory::new(client, Arc::clone(&counters));
         Store {
             fabric,
             host,

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockShape, Object, SizeClass, UNIT_BYTES, bitmap_bytes,
-    object_bytes,
+    Address, BlockShape, Object, SizeClass, UNIT_BYTES, bitmap_bytes, object_bytes,
 };
 
 /// The largest number of directory bits.
@@ -13,12 +12,18 @@ pub const MAX_DEPTH: u32 = 24;
 pub const UNEVEN_BITS: u32 = 6;
 /// Buckets of a group: a main bucket, the overflow bucket that both main ones share, a main bucket (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;
-/// Bytes of an entry of the block allocation table: the owner's client id.
-pub const TABLE_ENTRY_BYTES: u64 = 4;
-/// The largest allowed size of a block, in bytes.
+/// Bytes of an entry of the block allocation table ([`TableEntry`](crate::layout::TableEntry)).
+pub const TABLE_ENTRY_BYTES: u64 = 8;
+/// The largest allowed size of the largest blocks, in bytes.
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Alignment of the first block of a region, behind the block allocation table, in bytes.
-pub const TABLE_ALIGN_BYTES: u64 = 4096;
+/// The smallest size of a frame, in bytes. A word of the free bitmap stands for as many bytes, so it belongs to one
+/// block.
+pub const FRAME_ALIGN_BYTES: u64 = 4096;
+const _: () = assert!(FRAME_ALIGN_BYTES == UNIT_BYTES * 64);
+/// The largest number of frames in a region. So a region's block table fits into one message.
+const MAX_FRAMES: u64 = 1 << 20;
+/// The number of frames of the largest blocks, unless frames would be smaller than [`FRAME_ALIGN_BYTES`].
+const MOST_FRAMES: u64 = 256;
 
 /// Sizes that all processes of a cluster agree on. Tests use small sizes, which make rare cases common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +31,7 @@ pub const TABLE_ALIGN_BYTES: u64 = 4096;
 pub struct Geometry {
     /// Bytes of a region, a power of two. 2 GiB in the paper.
     pub region_bytes: u64,
-    /// Bytes of a block, a power of two. 16 MiB in the paper.
+    /// Bytes of the largest blocks, a power of two. All blocks of the paper have 16 MiB.
     pub block_bytes: u64,
     /// Slots of a bucket, 1 to 8. With 8 slots a bucket is one cache line.
     pub slots_per_bucket: u8,
@@ -82,8 +87,11 @@ impl Geometry {
         if self.block_bytes > MAX_BLOCK_BYTES {
             return fail("block_bytes must be at most 16 MiB");
         }
-        if self.block_bytes > self.region_bytes || self.blocks_per_region() == 0 {
+        if self.block_bytes > self.region_bytes || !self.is_block(0, self.max_order()) {
             return fail("a region must hold at least one block beside its block table");
+        }
+        if self.region_bytes / self.frame_bytes() > MAX_FRAMES {
+            return fail("a region must have at most 2^20 frames: raise block_bytes");
         }
         if !(1..=8).contains(&self.slots_per_bucket) {
             return fail("slots_per_bucket must be 1..=8");
@@ -115,55 +123,105 @@ impl Geometry {
         class.below_bytes() < largest
     }
 
-    /// Bytes at the start of a region, before its first block, which the block allocation table takes.
+    /// Bytes of a frame. A region is divided into frames, and a block has 2^order adjacent frames, from one whose
+    /// number is a multiple of 2^order.
+    #[inline]
+    pub fn frame_bytes(&self) -> u64 {
+        (self.block_bytes / MOST_FRAMES).max(FRAME_ALIGN_BYTES)
+    }
+
+    /// The order of the largest blocks.
+    #[inline]
+    pub fn max_order(&self) -> u8 {
+        (self.block_bytes / self.frame_bytes()).trailing_zeros() as u8
+    }
+
+    /// Bytes of a block of this order, which is at most [`Geometry::max_order`].
+    #[inline]
+    pub fn order_bytes(&self, order: u8) -> u64 {
+        self.frame_bytes() << order.min(self.max_order())
+    }
+
+    /// Returns the order of the smallest blocks that have at least this number of bytes, or of the largest blocks.
+    pub fn order_fitting(&self, bytes: u64) -> u8 {
+        let frames = bytes.div_ceil(self.frame_bytes()).max(1).next_power_of_two();
+        (frames.trailing_zeros() as u8).min(self.max_order())
+    }
+
+    /// Returns the order of blocks that have this number of bytes; `None` if no block does.
+    pub fn order_of(&self, bytes: u64) -> Option<u8> {
+        let order = self.order_fitting(bytes);
+        (self.order_bytes(order) == bytes).then_some(order)
+    }
+
+    /// Bytes of the block allocation table, at the start of a region, up to the region's free bitmap.
     #[inline]
     pub fn table_bytes(&self) -> u64 {
-        ((self.region_bytes >> self.block_bytes.trailing_zeros()) * TABLE_ENTRY_BYTES)
-            .next_multiple_of(TABLE_ALIGN_BYTES)
+        ((self.region_bytes >> self.frame_bytes().trailing_zeros()) * TABLE_ENTRY_BYTES)
+            .next_multiple_of(UNIT_BYTES)
     }
 
-    /// The number of blocks in a region.
-    pub fn blocks_per_region(&self) -> u32 {
-        (self.region_bytes.saturating_sub(self.table_bytes()) / self.block_bytes) as u32
+    /// Bytes at the start of a region, before its first block: the block allocation table and the free bitmap.
+    #[inline]
+    pub fn head_bytes(&self) -> u64 {
+        (self.table_bytes() + bitmap_bytes(self.region_bytes)).next_multiple_of(FRAME_ALIGN_BYTES)
     }
 
-    /// The offset of the block with this number in its region, in bytes.
-    pub fn block_offset(&self, block: u32) -> u64 {
-        self.table_bytes() + u64::from(block) * self.block_bytes
+    /// The number of frames in a region.
+    pub fn frames_per_region(&self) -> u32 {
+        (self.region_bytes.saturating_sub(self.head_bytes()) / self.frame_bytes()) as u32
     }
 
-    /// The global address of a block.
-    pub fn block_address(&self, region: u32, block: u32) -> Address {
-        Address::new(u64::from(region) * self.region_bytes + self.block_offset(block))
+    /// The offset of the frame with this number in its region, in bytes.
+    #[inline]
+    pub fn frame_offset(&self, frame: u32) -> u64 {
+        self.head_bytes() + u64::from(frame) * self.frame_bytes()
     }
 
-    /// The region and the number of the block that starts at an address; `None` if no block starts there.
-    pub fn block_at(&self, address: Address) -> Option<(u32, u32)> {
+    /// The global address of a frame.
+    pub fn frame_address(&self, region: u32, frame: u32) -> Address {
+        Address::new(u64::from(region) * self.region_bytes + self.frame_offset(frame))
+    }
+
+    /// The region and the number of the frame that starts at an address; `None` if no frame starts there.
+    pub fn frame_at(&self, address: Address) -> Option<(u32, u32)> {
+        let (region, frame) = self.frame_of(address)?;
+        (self.frame_address(region, frame) == address).then_some((region, frame))
+    }
+
+    /// The region and the number of the frame that contains an address; `None` outside of all frames.
+    pub fn frame_of(&self, address: Address) -> Option<(u32, u32)> {
         let region = u32::try_from(address.bytes() / self.region_bytes).ok()?;
-        let offset = (address.bytes() % self.region_bytes).checked_sub(self.table_bytes())?;
-        let block = u32::try_from(offset / self.block_bytes).ok()?;
-        let valid = offset.is_multiple_of(self.block_bytes) && block < self.blocks_per_region();
-        valid.then_some((region, block))
+        let offset = (address.bytes() % self.region_bytes).checked_sub(self.head_bytes())?;
+        let frame = u32::try_from(offset / self.frame_bytes()).ok()?;
+        (frame < self.frames_per_region()).then_some((region, frame))
     }
 
-    /// Returns the block that contains an address, and the offset of the address in the block; `None` outside of all
-    /// blocks.
-    pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
-        // The mask is right because block and region sizes are powers of two.
+    /// Whether a block of this order can begin at this frame of a region.
+    pub fn is_block(&self, frame: u32, order: u8) -> bool {
+        order <= self.max_order()
+            && frame.is_multiple_of(1 << order)
+            && frame.checked_add(1 << order).is_some_and(|end| end <= self.frames_per_region())
+    }
+
+    /// Returns the largest blocks into which a region is divided at first: their first frames and orders, in order.
+    pub fn first_blocks(&self) -> impl Iterator<Item = (u32, u8)> + use<> {
+        let geometry = *self;
+        let mut frame = 0;
+        core::iter::from_fn(move || {
+            let order =
+                (0..=geometry.max_order()).rfind(|order| geometry.is_block(frame, *order))?;
+            let first = frame;
+            frame += 1 << order;
+            Some((first, order))
+        })
+    }
+
+    /// Returns the offset, in its region, of the word of the free bitmap that has the bit of this address.
+    #[inline]
+    pub fn bitmap_offset(&self, address: Address) -> u64 {
         let in_region = address.bytes() & (self.region_bytes - 1);
-        let offset = in_region.checked_sub(self.table_bytes())? & (self.block_bytes - 1);
-        // The bytes of a region behind its last whole block belong to no block.
-        let known = in_region - offset + self.block_bytes <= self.region_bytes;
-        known.then(|| (Address::new(address.bytes() - offset), offset))
-    }
-
-    /// Returns where the free bit of the object at an address is: the block, the number of the bitmap word, and a mask
-    /// with the bit. `None` if no object can be at the address.
-    pub fn free_bit(&self, object: Address) -> Option<(Address, u32, u64)> {
-        let (block, offset) = self.block_of(object)?;
-        let is_object = offset >= BLOCK_HEADER_BYTES + bitmap_bytes(self.block_bytes);
-        let unit = offset / UNIT_BYTES;
-        is_object.then(|| (block, (unit / 64) as u32, 1 << (unit % 64)))
+        self.table_bytes() + in_region / FRAME_ALIGN_BYTES * 8
     }
 
     /// Bytes of a bucket.
@@ -202,7 +260,6 @@ pub struct ViewError {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
 
     use super::*;
 
@@ -236,23 +293,43 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_a_region_is_in_its_block_or_in_none() {
+    fn every_address_of_a_region_is_in_its_frame_or_in_none() {
         let geometry = geometry();
-        assert!(geometry.blocks_per_region() > 0);
+        assert_eq!((geometry.frame_bytes(), geometry.max_order()), (4096, 1));
         for region in 0..2 {
             let start = u64::from(region) * geometry.region_bytes;
-            let mut expected = vec![None; geometry.region_bytes as usize];
-            for block in 0..geometry.blocks_per_region() {
-                let address = geometry.block_address(region, block);
-                for offset in 0..geometry.block_bytes {
-                    let at = address.bytes() - start + offset;
-                    expected[at as usize] = Some((address, offset));
-                }
-            }
             for at in (0..geometry.region_bytes).step_by(UNIT_BYTES as usize) {
-                let address = Address::new(start + at);
-                assert_eq!(geometry.block_of(address), expected[at as usize], "{at}");
+                let frame = at.checked_sub(geometry.head_bytes()).map(|at| (at / 4096) as u32);
+                let frame = frame.filter(|frame| *frame < geometry.frames_per_region());
+                let found = geometry.frame_of(Address::new(start + at));
+                assert_eq!(found, frame.map(|frame| (region, frame)), "{at}");
             }
         }
+    }
+
+    #[test]
+    fn the_first_blocks_cover_a_region() {
+        for (region_bytes, block_bytes) in
+            [(1 << 16, 1 << 13), (1 << 20, 1 << 16), (1 << 28, 1 << 24)]
+        {
+            let geometry = Geometry { region_bytes, block_bytes, ..geometry() };
+            let mut end = 0;
+            for (frame, order) in geometry.first_blocks() {
+                assert!(frame == end && geometry.is_block(frame, order));
+                end += 1 << order;
+            }
+            assert_eq!(end, geometry.frames_per_region());
+            let most = geometry.first_blocks().filter(|(_, order)| *order == geometry.max_order());
+            assert_eq!(most.count() as u64, region_bytes / block_bytes - 1);
+        }
+        let geometry = Geometry::default();
+        assert_eq!((geometry.frame_bytes(), geometry.max_order()), (64 << 10, 8));
+        assert_eq!(geometry.order_fitting(0), 0);
+        assert_eq!(geometry.order_fitting((64 << 10) + 1), 1);
+        assert_eq!(geometry.order_fitting(u64::MAX / 2), 8);
+        assert_eq!(
+            [64 << 10, 96 << 10, 16 << 20].map(|n| geometry.order_of(n)),
+            [Some(0), None, Some(8)]
+        );
     }
 }

@@ -83,20 +83,18 @@ const NODE_STATE: [(&str, &str, NodeMetric); 10] = [
     ("fusee_memory_node_used_bytes", "Of that, subtables and owned blocks.", |node| {
         node.used_bytes
     }),
-    ("fusee_memory_node_free_blocks", "Blocks that a write may still get.", |node| {
-        node.free_blocks
+    ("fusee_memory_node_free_block_bytes", "Bytes of blocks that a write may still get.", |node| {
+        node.free_block_bytes
     }),
     (
         "fusee_memory_node_socket_gone",
         "Whether its socket has gone, and could not be made again.",
         |node| node.socket_gone.map(u64::from),
     ),
-    ("fusee_memory_node_blocks", "Blocks of the regions that it leads.", |node| {
-        node.primary_blocks
+    ("fusee_memory_node_led_bytes", "Bytes of the blocks in the regions that it leads.", |node| {
+        node.led_bytes
     }),
-    ("fusee_memory_node_blocks_owned", "Of these, with an owner.", |node| {
-        node.primary_blocks_owned
-    }),
+    ("fusee_memory_node_led_bytes_owned", "Of these, with an owner.", |node| node.led_bytes_owned),
     ("fusee_memory_node_attached_clients", "Sessions that reach it.", |node| node.attached_clients),
     ("fusee_memory_node_subtables", "Replicas of subtables there.", |node| Some(node.subtables)),
     ("fusee_memory_node_regions", "Replicas or chunks of regions there.", |node| {
@@ -154,7 +152,11 @@ fn memory(metrics: &mut Metrics, report: &StatusReport) {
     for (name, help, value) in [
         ("fusee_memory_pool_bytes", "Memory that members lend.", memory.pool_bytes),
         ("fusee_memory_used_bytes", "Of it, subtables and owned blocks.", memory.used_bytes),
-        ("fusee_memory_free_blocks", "Blocks that a write may still get.", memory.free_blocks),
+        (
+            "fusee_memory_free_block_bytes",
+            "Bytes of blocks that a write may still get.",
+            memory.free_block_bytes,
+        ),
         ("fusee_memory_more_regions", "Regions that could be added now.", memory.more_regions),
         (
             "fusee_memory_short",

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use super::report::StatusReport;
 
-/// Memory is short if no region can be added and fewer than one in this many blocks are free.
+/// Memory is short if no region can be added, and less than one in `SHORT` bytes of all blocks is free.
 const SHORT: u64 = 10;
+/// Memory is full if less than one in `FULL` bytes of all blocks is free.
+const FULL: u64 = 32;
 
 /// The health of a cluster: the worst state that applies. The states are in order, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -68,9 +70,9 @@ pub struct ClusterMemory {
     pub reserved_bytes: u64,
     /// Bytes of the index and of all blocks that have an owner, together.
     pub used_bytes: u64,
-    /// Number of blocks that writes can still get. `blocks` is the number of all blocks.
-    pub free_blocks: u64,
-    pub blocks: u64,
+    /// Bytes of blocks that writes can still get. `led_bytes` are the bytes of all blocks.
+    pub free_block_bytes: u64,
+    pub led_bytes: u64,
     /// Number of regions of replicated values that could be added now. Not more are counted than the master adds in one
     /// change.
     pub more_regions: u64,
@@ -79,14 +81,14 @@ pub struct ClusterMemory {
 }
 
 impl ClusterMemory {
-    /// Returns whether writes that need a block fail.
+    /// Returns whether writes that need a block fail: at most a few small blocks are free.
     pub fn is_full(&self) -> bool {
-        self.more_regions == 0 && self.free_blocks == 0 && self.blocks > 0
+        self.more_regions == 0 && self.free_block_bytes < self.led_bytes.div_ceil(FULL)
     }
 
     /// Returns whether little memory is left.
     pub fn is_short(&self) -> bool {
-        self.more_regions == 0 && self.free_blocks < self.blocks.div_ceil(SHORT)
+        self.more_regions == 0 && self.free_block_bytes < self.led_bytes.div_ceil(SHORT)
     }
 }
 
@@ -126,11 +128,11 @@ pub fn of(report: &StatusReport) -> (Health, Vec<String>) {
         let health = if memory.is_full() { Health::Full } else { Health::Short };
         let why = memory.no_region.as_deref().unwrap_or("no region can be added");
         let text = format!(
-            "memory is {word}: {} of {} used, {} of {} free; {why}",
+            "memory is {word}: {} of {} used, blocks of {} of {} free; {why}",
             ByteSize(memory.used_bytes),
             ByteSize(memory.pool_bytes),
-            memory.free_blocks,
-            count_with_noun(memory.blocks, "block"),
+            ByteSize(memory.free_block_bytes),
+            ByteSize(memory.led_bytes),
         );
         found.push((health, text));
     }
@@ -154,10 +156,10 @@ mod tests {
 
     #[test]
     fn memory_is_full_where_neither_a_block_nor_a_region_is_left() {
-        let memory = |more_regions, free_blocks| ClusterMemory {
+        let memory = |more_regions, free_block_bytes| ClusterMemory {
             more_regions,
-            free_blocks,
-            blocks: 100,
+            free_block_bytes,
+            led_bytes: 100,
             ..ClusterMemory::default()
         };
         for (more, free, is_short, is_full) in [

@@ -23,9 +23,10 @@ const SHOWN: usize = 20;
 #[derive(Debug, Serialize)]
 struct MemoryReport {
     view: u64,
-    block_bytes: u64,
     blocks: u64,
+    led_bytes: u64,
     free_blocks: u64,
+    free_block_bytes: u64,
     blank_blocks: u64,
     unreadable_headers: u64,
     unreadable_owners: u64,
@@ -36,7 +37,7 @@ struct MemoryReport {
     size_classes: Vec<ClassMemoryReport>,
     /// Pairs by their redundancy, counted in the index.
     redundancies: Vec<RedundancyMemoryReport>,
-    /// Owners of blocks, sorted by the number of blocks, the largest first.
+    /// Owners of blocks, sorted by the bytes of their blocks, the largest first.
     owners: Vec<OwnerMemoryReport>,
 }
 
@@ -52,8 +53,8 @@ struct NodeMemoryReport {
     /// Bytes that regions and the index take; `None` if the node does not answer.
     reserved_bytes: Option<u64>,
     free_bytes: Option<u64>,
-    blocks: u64,
-    free_blocks: u64,
+    led_bytes: u64,
+    free_block_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,6 +62,7 @@ struct ClassMemoryReport {
     class: u8,
     object_bytes: u64,
     blocks: u64,
+    block_bytes: u64,
     objects: u64,
     marked_objects: u64,
     marked_bytes: u64,
@@ -82,6 +84,7 @@ struct OwnerMemoryReport {
     /// State of the owner: `open`, `expired` or `departed`.
     state: &'static str,
     blocks: u64,
+    block_bytes: u64,
     handed_on: u64,
     marked_bytes: u64,
 }
@@ -127,12 +130,13 @@ impl From<MemorySurvey> for MemoryReport {
     fn from(survey: MemorySurvey) -> MemoryReport {
         let mut owners: Vec<OwnerMemoryReport> =
             survey.owners.iter().map(OwnerMemoryReport::from).collect();
-        owners.sort_by_key(|owner| Reverse(owner.blocks));
+        owners.sort_by_key(|owner| Reverse(owner.block_bytes));
         MemoryReport {
             view: survey.view,
-            block_bytes: survey.block_bytes,
             blocks: survey.blocks,
+            led_bytes: survey.led_bytes,
             free_blocks: survey.free_blocks,
+            free_block_bytes: survey.free_block_bytes,
             blank_blocks: survey.blank_blocks,
             unreadable_headers: survey.unreadable_headers,
             unreadable_owners: survey.unreadable_owners,
@@ -162,8 +166,8 @@ impl From<&NodeMemory> for NodeMemoryReport {
             single_region_bytes: node.single_region_bytes,
             reserved_bytes: node.reserved_bytes,
             free_bytes: node.free_bytes(),
-            blocks: node.blocks,
-            free_blocks: node.free_blocks,
+            led_bytes: node.led_bytes,
+            free_block_bytes: node.free_block_bytes,
         }
     }
 }
@@ -174,6 +178,7 @@ impl From<&ClassMemory> for ClassMemoryReport {
             class: of.class.code(),
             object_bytes: of.object_bytes,
             blocks: of.blocks,
+            block_bytes: of.bytes,
             objects: of.objects,
             marked_objects: of.marked,
             marked_bytes: of.marked * of.object_bytes,
@@ -203,6 +208,7 @@ impl From<&OwnerMemory> for OwnerMemoryReport {
                 OwnerState::Departed => "departed",
             },
             blocks: of.blocks,
+            block_bytes: of.bytes,
             handed_on: of.handed_on,
             marked_bytes: of.marked_bytes,
         }
@@ -216,11 +222,11 @@ fn bytes(bytes: u64) -> String {
 fn show(report: &MemoryReport) -> String {
     let waits: u64 = report.size_classes.iter().map(|class| class.marked_bytes).sum();
     let mut text = format!(
-        "view {}: {} of {}, {} of them free; {} in other blocks wait to be used again\n",
+        "view {}: {} of {} together, {} of them free; {} in other blocks wait to be used again\n",
         report.view,
         count_with_noun(report.blocks, "block"),
-        bytes(report.block_bytes),
-        report.free_blocks,
+        bytes(report.led_bytes),
+        bytes(report.free_block_bytes),
         bytes(waits)
     );
     let problems = [
@@ -258,15 +264,16 @@ fn show(report: &MemoryReport) -> String {
 fn nodes(text: &mut String, nodes: &[NodeMemoryReport]) {
     let _ = writeln!(
         text,
-        "\n{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>14}",
+        "\n{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>22}",
         "node", "pool", "subtables", "regions", "reserved", "free", "blocks used"
     );
     let known = |known: Option<u64>| known.map_or("-".into(), bytes);
     for node in nodes {
-        let blocks = format!("{}/{}", node.blocks - node.free_blocks, node.blocks);
+        let used = node.led_bytes - node.free_block_bytes;
+        let blocks = format!("{}/{}", bytes(used), bytes(node.led_bytes));
         let _ = writeln!(
             text,
-            "{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{blocks:>14}",
+            "{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{blocks:>22}",
             node.node,
             bytes(node.pool_bytes),
             bytes(node.subtable_bytes),
@@ -295,15 +302,16 @@ fn classes(text: &mut String, classes: &[ClassMemoryReport]) {
     }
     let _ = writeln!(
         text,
-        "\n{:<12}{:>8}{:>14}{:>14}{:>12}{:>14}",
-        "object", "blocks", "objects", "set free", "", "never used"
+        "\n{:<12}{:>8}{:>12}{:>14}{:>14}{:>12}{:>14}",
+        "object", "blocks", "", "objects", "set free", "", "never used"
     );
     for class in classes {
         let _ = writeln!(
             text,
-            "{:<12}{:>8}{:>14}{:>14}{:>12}{:>14}",
+            "{:<12}{:>8}{:>12}{:>14}{:>14}{:>12}{:>14}",
             bytes(class.object_bytes),
             class.blocks,
+            bytes(class.block_bytes),
             class.objects,
             class.marked_objects,
             bytes(class.marked_bytes),
@@ -318,15 +326,16 @@ fn owners(text: &mut String, owners: &[OwnerMemoryReport]) {
     }
     let _ = writeln!(
         text,
-        "\n{:<16}{:<12}{:>8}{:>12}{:>12}",
-        "owner", "session", "blocks", "handed on", "set free"
+        "\n{:<16}{:<12}{:>8}{:>12}{:>12}{:>12}",
+        "owner", "session", "blocks", "", "handed on", "set free"
     );
     let mut line = |name: &str, state: &str, of: &[OwnerMemoryReport]| {
         let sum = |what: fn(&OwnerMemoryReport) -> u64| of.iter().map(what).sum::<u64>();
         let _ = writeln!(
             text,
-            "{name:<16}{state:<12}{:>8}{:>12}{:>12}",
+            "{name:<16}{state:<12}{:>8}{:>12}{:>12}{:>12}",
             sum(|owner| owner.blocks),
+            bytes(sum(|owner| owner.block_bytes)),
             sum(|owner| owner.handed_on),
             bytes(sum(|owner| owner.marked_bytes))
         );
@@ -351,6 +360,7 @@ mod tests {
             owner: format!("client{n}"),
             state: "departed",
             blocks: 2,
+            block_bytes: 2 << 20,
             handed_on: 1,
             marked_bytes: 1024,
         };
@@ -358,7 +368,7 @@ mod tests {
         let mut text = String::new();
         owners(&mut text, &all);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(last, ["3", "others", "6", "3", "3.0", "KiB"], "{text}");
+        assert_eq!(last, ["3", "others", "6", "6.0", "MiB", "3", "3.0", "KiB"], "{text}");
         let mut text = String::new();
         owners(&mut text, &all[..SHOWN]);
         assert!(!text.contains("others") && text.lines().count() == SHOWN + 2, "{text}");

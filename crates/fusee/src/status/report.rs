@@ -39,12 +39,12 @@ pub struct NodeReport {
     pub problem: Option<String>,
     pub pool_bytes: Option<u64>,
     pub reserved_bytes: Option<u64>,
-    pub primary_blocks: Option<u64>,
-    pub primary_blocks_owned: Option<u64>,
+    pub led_bytes: Option<u64>,
+    pub led_bytes_owned: Option<u64>,
     /// Bytes of subtables and of blocks that have an owner, together.
     pub used_bytes: Option<u64>,
-    /// Number of blocks with their primary on this node that writes can still get.
-    pub free_blocks: Option<u64>,
+    /// Bytes of blocks with their primary on this node that writes can still get.
+    pub free_block_bytes: Option<u64>,
     pub attached_clients: Option<u64>,
     /// Number of attached clients, for each fabric.
     pub attached_shm: Option<u64>,
@@ -251,8 +251,8 @@ fn cluster_memory(status: &Status, nodes: &[NodeReport]) -> ClusterMemory {
         pool_bytes: sum(|node| node.pool_bytes),
         reserved_bytes: sum(|node| node.reserved_bytes),
         used_bytes: sum(|node| node.used_bytes),
-        free_blocks: sum(|node| node.free_blocks),
-        blocks: sum(|node| node.primary_blocks),
+        free_block_bytes: sum(|node| node.free_block_bytes),
+        led_bytes: sum(|node| node.led_bytes),
         more_regions: status.more_regions,
         no_region: status.no_region.as_deref().map(flags::with_flag_names),
     }
@@ -362,10 +362,10 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         problem: usage.as_ref().err().cloned(),
         pool_bytes: place.map(|p| p.pool_bytes).or(known(|usage| usage.pool_bytes)),
         reserved_bytes: known(|usage| usage.reserved_bytes),
-        primary_blocks: known(|usage| usage.primary_blocks),
-        primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
+        led_bytes: known(|usage| usage.led_bytes),
+        led_bytes_owned: known(|usage| usage.led_bytes_owned),
         used_bytes: known(|usage| usage.used_bytes),
-        free_blocks: known(|usage| usage.free_blocks),
+        free_block_bytes: known(|usage| usage.free_block_bytes),
         attached_clients: known(|usage| usage.attached.total()),
         attached_shm: known(|usage| usage.attached.shm),
         attached_tcp: known(|usage| usage.attached.tcp),

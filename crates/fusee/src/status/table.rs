@@ -133,14 +133,14 @@ fn nodes(text: &mut String, report: &StatusReport) {
     let nodes: &[NodeReport] = &report.memory_nodes;
     let _ = writeln!(
         text,
-        "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{:>14}{:>9}  state",
+        "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{:>22}{:>9}  state",
         "node", "control", "tcp", "pool", "reserved", "used", "blocks used", "clients"
     );
     let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string());
     let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     for node in nodes {
-        let blocks = match (node.primary_blocks_owned, node.primary_blocks) {
-            (Some(owned), Some(blocks)) => format!("{owned}/{blocks}"),
+        let blocks = match (node.led_bytes_owned, node.led_bytes) {
+            (Some(owned), Some(all)) => format!("{}/{}", ByteSize(owned), ByteSize(all)),
             _ => "-".into(),
         };
         let state = match node.state {
@@ -171,7 +171,7 @@ fn nodes(text: &mut String, report: &StatusReport) {
         };
         let _ = writeln!(
             text,
-            "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{blocks:>14}{:>9}  {state}",
+            "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{blocks:>22}{:>9}  {state}",
             node.node,
             node.control,
             node.tcp.as_deref().unwrap_or("-"),

@@ -32,10 +32,11 @@ pub(super) fn take_orphan(
         return Some(MasterReply::Orphan { orphan: None, owner_lives: false });
     }
     let mut writes = Vec::new();
-    let block_bytes = view.geometry.block_bytes;
+    let geometry = view.geometry;
     // A session that needs room at once cannot use a block whose objects were all allocated already.
     let has_room = |orphan: &Orphan| {
-        BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
+        let shape = BlockShape::new(orphan.block.bytes(&geometry), orphan.class);
+        shape.is_some_and(|shape| orphan.first < shape.objects)
     };
     let may_use = |orphan: &Orphan| {
         let region = view.regions.get(orphan.block.region as usize);

@@ -407,7 +407,7 @@ fn wanted_regions(
     view: &View,
     askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>,
 ) -> Vec<(Redundancy, u64)> {
-    let blocks = u64::from(view.geometry.blocks_per_region());
+    let blocks = view.geometry.region_bytes / view.geometry.block_bytes;
     let most = TOGETHER / (askers.len() as u64).clamp(1, TOGETHER);
     let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
         let there = view.regions.iter();

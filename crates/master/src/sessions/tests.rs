@@ -7,7 +7,7 @@ use fusee_core::view::{Geometry, PoolPlace};
 
 use super::*;
 
-const BLOCK: BlockId = BlockId { region: 0, block: 0 };
+const BLOCK: BlockId = BlockId { region: 0, frame: 0, order: 0 };
 const START: SessionStart = SessionStart { view: 1, epoch: 1 };
 
 fn view() -> View {
@@ -30,6 +30,7 @@ fn orphan_of(owner: ClientId) -> Orphan {
         owner,
         class: SizeClass::from_code(1).unwrap(),
         first: 1,
+        base: Some(0),
         marked: Some(1),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key          value
-//! format       "fusee-master 11"            | crc 4 |
+//! format       "fusee-master 12"            | crc 4 |
 //! contents     | count 8 | sum 8 |          | crc 4 |
 //! others       a record in postcard bytes   | crc 4 |
 //! ```
@@ -23,7 +23,7 @@ pub const FORMAT_KEY: &str = "format";
 /// The key of [`StoreContents`].
 pub const CONTENTS_KEY: &str = "contents";
 /// The name of the format of this version. Formats from 7 on have checksums of records.
-pub const FORMAT: &str = "fusee-master 11";
+pub const FORMAT: &str = "fusee-master 12";
 /// The prefix of the names of all formats, also of those without checksums.
 const FORMATS: &str = "fusee-master ";
 

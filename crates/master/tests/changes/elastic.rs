@@ -121,8 +121,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 
     let number = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let orphan = Orphan { block, owner: idle, class, first: 3, marked: Some(1) };
+    let block = block(1);
+    let orphan = Orphan { block, owner: idle, class, first: 3, base: Some(0), marked: Some(1) };
     let hand_on =
         MasterRequest::HandOn { client: idle, serial: 1, orphans: vec![orphan], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
@@ -177,20 +177,21 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     // After a block has been handed on, asking again can help, unless the block is known to be in use.
     let class = SizeClass::from_code(4).unwrap();
     let mut serial = 0;
-    let mut hand_on = |world: &mut TickCluster, block: u32, is_used: bool| {
+    let mut hand_on = |world: &mut TickCluster, number: u32, is_used: bool| {
         serial += 1;
-        let block = BlockId { region: 0, block };
-        let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
+        let block = block(number);
+        let orphan =
+            Orphan { block, owner: other, class, first: 3, base: Some(0), marked: Some(1) };
         let used = if is_used { vec![block] } else { vec![] };
         let orphans = vec![orphan];
         let request = MasterRequest::HandOn { client: other, serial, orphans, used };
         assert_eq!(world.ask(request), Some(MasterReply::Done));
     };
-    for (block, is_used) in [(1, true), (2, false)] {
+    for (number, is_used) in [(1, true), (2, false)] {
         world.pass(100);
         let mut call = 0;
         assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
-        hand_on(&mut world, block, is_used);
+        hand_on(&mut world, number, is_used);
         world.pass(100);
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(reply == MasterReply::Exhausted, is_used, "{reply:?}");
@@ -232,7 +233,7 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     let view = world.view();
     let damaged = 3;
     let before = view.subtables.len();
-    let object = Address::new(view.geometry.block_address(0, 0).bytes() + 8192);
+    let object = Address::new(block(0).address(&view.geometry).bytes() + 8192);
     let word = Slot::new(7, SizeClass::from_code(3).unwrap(), object, 0).0;
     let places = view.subtables[damaged].replicas().to_vec();
     places.iter().for_each(|place| write(&world, *place, 8 * 6, word));
@@ -313,8 +314,8 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
     let other = world.open();
     let view = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
+    let block = block(1);
+    let orphan = Orphan { block, owner: other, class, first: 3, base: Some(0), marked: Some(1) };
     let hand_on = |serial| {
         let orphans = vec![orphan];
         let used = vec![block];
@@ -346,8 +347,8 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let owner = world.open();
     let view = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
+    let block = block(1);
+    let orphan = Orphan { block, owner, class, first: 3, base: Some(0), marked: Some(1) };
     let hand_on = |serial| {
         let orphans = vec![orphan];
         MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
@@ -391,8 +392,8 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
         let client = world.open();
         let view = world.view().number;
         let class = SizeClass::from_code(4).unwrap();
-        let block = BlockId { region: 0, block: 1 };
-        let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
+        let block = block(1);
+        let orphan = Orphan { block, owner, class, first: 3, base: Some(0), marked: Some(1) };
         let hand_on = |serial| {
             let orphans = vec![orphan];
             MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
@@ -450,8 +451,9 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let last = world.open();
     let view = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let left = |objects| Orphan { block, owner, class, first: objects, marked: Some(1) };
+    let block = block(1);
+    let left =
+        |objects| Orphan { block, owner, class, first: objects, base: Some(0), marked: Some(1) };
     let hand_on = |serial, left| {
         let orphans = vec![left];
         MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
@@ -494,8 +496,8 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
             let client = world.open();
             let view = world.view().number;
             let class = SizeClass::from_code(4).unwrap();
-            let block = BlockId { region: 0, block: 1 };
-            let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
+            let block = block(1);
+            let orphan = Orphan { block, owner, class, first: 3, base: Some(0), marked: Some(1) };
             let hand_on = MasterRequest::HandOn {
                 client: owner,
                 serial: 1,
@@ -550,8 +552,8 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let dies = world.open();
     let number = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
+    let block = block(1);
+    let orphan = Orphan { block, owner: dies, class, first: 3, base: Some(0), marked: Some(1) };
     let hand_on =
         MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
@@ -585,8 +587,8 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let client = world.open();
     let view = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
-    let block = BlockId { region: 0, block: 1 };
-    let orphan = Orphan { block, owner: dies, class, first: 0, marked: Some(1) };
+    let block = block(1);
+    let orphan = Orphan { block, owner: dies, class, first: 0, base: Some(0), marked: Some(1) };
     let hand_on =
         MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
     let take = |client| MasterRequest::TakeOrphan {
@@ -622,7 +624,7 @@ fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
     let view = world.view().number;
     let class = SizeClass::from_code(4).unwrap();
     let block = give_block(&world, dies, true);
-    let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner: dies, class, first: 3, base: Some(0), marked: Some(1) };
     let hand_on =
         MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
     let take = |client| MasterRequest::TakeOrphan {
@@ -853,18 +855,19 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     world.pass(LEASE_MS / 2);
     let view = world.view();
     assert_eq!((view.regions.len(), view.change.unwrap().stage), (4, ChangeStage::Frozen));
-    let blocks = |world: &TickCluster| -> u64 {
+    let led_bytes = |world: &TickCluster| -> u64 {
         let usage = |node| match world.ask_node(node, NodeRequest::Usage) {
-            NodeReply::Usage(usage) => usage.primary_blocks,
+            NodeReply::Usage(usage) => usage.led_bytes,
             other => panic!("unexpected {other:?}"),
         };
         (0..3).map(usage).sum()
     };
-    let per_region = u64::from(view.geometry.blocks_per_region());
-    assert_eq!(blocks(&world), 3 * per_region);
+    let frames = u64::from(view.geometry.frames_per_region());
+    let per_region = frames * view.geometry.frame_bytes();
+    assert_eq!(led_bytes(&world), 3 * per_region);
     world.sessions[1].follows = true;
     world.until("the new region", |world| world.view().change.is_none());
-    assert_eq!(blocks(&world), 4 * per_region);
+    assert_eq!(led_bytes(&world), 4 * per_region);
     assert!(!world.sessions[1].expelled);
 }
 
@@ -1060,7 +1063,7 @@ fn a_drained_node_serves_until_it_is_empty_and_then_ends() {
     world.pass(LEASE_MS);
     assert!(world.nodes.borrow()[1].drained, "it is told");
     let NodeReply::Usage(usage) = world.ask_node(1, NodeRequest::Usage) else { panic!() };
-    assert_eq!((usage.reserved_bytes, usage.primary_blocks), (0, 0));
+    assert_eq!((usage.reserved_bytes, usage.led_bytes), (0, 0));
     assert_eq!(world.status().members[1].state, MemberState::Drained);
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done, "repeated");
     assert!(!world.disk.keys().any(|key| key.starts_with("draining")));

@@ -669,7 +669,7 @@ impl TestNode {
                     self.pool[offset as usize..(offset + bytes) as usize].fill(0);
                 }
                 NodeEffect::WriteTable { offset, value } => {
-                    self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
+                    self.pool[offset as usize..][..8].copy_from_slice(&value.to_le_bytes());
                 }
                 NodeEffect::WriteHeader { word, value } => {
                     self.pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());

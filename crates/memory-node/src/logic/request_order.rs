@@ -101,13 +101,11 @@ impl NodeLogic {
             JobRequest::LogAreasOf { clients } => self.log_areas_of(&clients),
             JobRequest::OwnersOf { region } => self.owners_of(region),
             JobRequest::SetOwners { region, owners } => self.set_owners(region, &owners, effects),
-            JobRequest::TakeBack { block, from, to } => {
+            JobRequest::TakeBack { block, from, to, base } => {
                 self.check_fenced(from)?;
-                self.replace_owner(block, from, to, effects)
+                self.replace_owner(block, from, to, base, effects)
             }
-            JobRequest::Free { block, from } => {
-                self.replace_owner(block, from, ClientId::NOBODY, effects)
-            }
+            JobRequest::Free { block, from } => self.free_unused(block, from, effects),
             JobRequest::Lead { regions, view } => self.lead(&regions, view),
             JobRequest::Release { extent, view } => Ok(self.release(extent, view, effects)),
         }

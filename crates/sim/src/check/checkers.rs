@@ -78,10 +78,10 @@ impl MemoryCheckers {
     // Promise LIN-15: No object is written where a replica has its identity already.
     fn check_identity(&self, who: ClientId, place: PoolPlace, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
-        let replicas = self.reuse().replicas_of(place);
-        if replicas.is_empty() || bytes.iter().all(|byte| *byte == 0) {
+        if !self.reuse().is_in_block(place, &self.memories) || bytes.iter().all(|byte| *byte == 0) {
             return;
         }
+        let replicas = self.reuse().replicas_of(place);
         let identity = Object::header_identity(header);
         for at in replicas {
             let other = self.memories.with(at.node, |memory| {

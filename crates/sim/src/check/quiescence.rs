@@ -21,7 +21,7 @@ use std::rc::Rc;
 use fusee_control::master::Orphan;
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockShape, Chunk, Identity, Object, Slot, bitmap_bytes, copy_of,
+    Address, BlockShape, Chunk, Identity, Object, Slot, TableEntry, bitmap_bytes, copy_of,
 };
 use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
@@ -39,18 +39,17 @@ pub fn check_quiescent(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>
     let view = cluster.view().clone();
     check_replicas_agree(cluster);
     check_owner_tables(cluster, &view);
+    check_free_blocks(cluster, &view);
     for (object, (slot, word)) in kept(cluster, &view) {
-        let (region, block) = block_of(&view, object);
-        let owners = owners_of(cluster, &view, region, block);
-        let owned = !owners.contains(&ClientId::NOBODY);
-        assert!(
-            owned,
-            "{slot:?} keeps an object of block {block} of region {region} of {owners:?}"
-        );
+        let blocks = blocks_with(cluster, &view, object);
+        let id = blocks[0].0;
+        let is_owned =
+            blocks.iter().all(|(block, owner)| *block == id && *owner != ClientId::NOBODY);
+        assert!(is_owned, "{slot:?} keeps an object of {blocks:?}");
         assert!(!is_marked(cluster, &view, object), "{slot:?} with {word:?} keeps what is free");
-        if let Some(Orphan { class, first, .. }) = orphans.get(&BlockId { region, block }) {
-            let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
-            let (_, offset) = view.geometry.block_of(object).expect("it is in a block");
+        if let Some(Orphan { class, first, .. }) = orphans.get(&id) {
+            let shape = BlockShape::new(id.bytes(&view.geometry), *class).expect("it fits");
+            let offset = object.bytes() - id.address(&view.geometry).bytes();
             let number = shape.object_at(offset);
             let number = number.unwrap_or_else(|| panic!("{slot:?} keeps no object with {word:?}"));
             let is_copy = word.object() != Some(object);
@@ -75,20 +74,18 @@ pub fn check_nothing_lost(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orph
     let kept = kept(cluster, &view);
     let there = (0u32..).zip(&view.regions).filter(|(_, region)| region.is_there());
     for (number, _) in there {
-        for block in 0..geometry.blocks_per_region() {
-            let id = BlockId { region: number, block };
-            let owners = owners_of(cluster, &view, id.region, block);
-            assert_eq!(owners.len(), 1, "{id:?} is half-way between {owners:?}");
-            if owners.contains(&ClientId::NOBODY) {
-                continue;
-            }
+        let places = view.regions[number as usize].places();
+        let owned = places.iter().map(|place| owned_at(cluster, &view, number, place));
+        let owned: BTreeSet<BTreeMap<BlockId, ClientId>> = owned.collect();
+        assert_eq!(owned.len(), 1, "blocks of region {number} are half-way between owners");
+        for (id, owner) in owned.into_iter().flatten() {
             let Some(Orphan { class, first, marked, .. }) = orphans.get(&id) else {
-                panic!("{id:?} of {owners:?} is lost");
+                panic!("{id:?} of {owner} is lost");
             };
             let primary_since = view.regions[number as usize].primary_since();
             assert_eq!(*marked, Some(primary_since), "nobody has crashed: what is free is marked");
-            let shape = BlockShape::new(geometry.block_bytes, *class).expect("it fits");
-            let start = geometry.block_address(number, block).bytes();
+            let shape = BlockShape::new(id.bytes(geometry), *class).expect("it fits");
+            let start = id.address(geometry).bytes();
             for object in 0..*first {
                 let object = Address::new(start + shape.offset(object));
                 let is_free = is_marked(cluster, &view, object);
@@ -111,11 +108,11 @@ pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -
         }
         // The owner table takes precedence over the master's record: the master possibly still has a record of a block
         // that was given back, and a session that relies on the record is refused.
-        if owner_at(cluster, &region.places()[0], id.block) != *owner {
+        if owned_at(cluster, &view, id.region, &region.places()[0]).get(id) != Some(owner) {
             continue;
         }
-        let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
-        let start = view.geometry.block_address(id.region, id.block).bytes();
+        let shape = BlockShape::new(id.bytes(&view.geometry), *class).expect("it fits");
+        let start = id.address(&view.geometry).bytes();
         let objects = (0..*first).map(|object| Address::new(start + shape.offset(object)));
         let is_lost = |at: &Address| !kept.contains_key(at) && !is_marked(cluster, &view, *at);
         lost.extend(objects.filter(is_lost));
@@ -151,10 +148,18 @@ fn is_marked(cluster: &SimCluster, view: &View, object: Address) -> bool {
     cluster.network().memories().word_at(place).0 & bit != 0
 }
 
-/// Returns the region and block of an object.
-fn block_of(view: &View, object: Address) -> (u32, u32) {
-    let (block, _) = view.geometry.block_of(object).expect("a word leads into a block");
-    view.geometry.block_at(block).expect("a block begins there")
+/// Returns the block of an object and its owner, as each replica of the block table shows them.
+fn blocks_with(cluster: &SimCluster, view: &View, object: Address) -> Vec<(BlockId, ClientId)> {
+    let geometry = &view.geometry;
+    let (region, frame) = geometry.frame_of(object).expect("a word leads into a block");
+    let places = view.regions[region as usize].places().iter();
+    let at = |place: &PoolPlace| {
+        let entry_at = |frame: u32| entry_at(cluster, place, frame);
+        let found = TableEntry::of_block_with(frame, geometry.max_order(), entry_at);
+        let (frame, TableEntry { order, owner, .. }) = found.expect("a table covers its region");
+        (BlockId { region, frame, order }, owner)
+    };
+    places.map(at).collect()
 }
 
 /// Checks that every slot holds one word on all replicas, that no word is tentative, that every entry leads to an
@@ -267,15 +272,12 @@ fn check_copy_words(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot
 }
 
 fn check_marks(cluster: &SimCluster, view: &View) {
-    let bytes = bitmap_bytes(view.geometry.block_bytes);
+    let bytes = bitmap_bytes(view.geometry.region_bytes);
     for (number, region) in view.regions.iter().enumerate() {
         for place in region.backups() {
-            for block in 0..view.geometry.blocks_per_region() {
-                let offset = place.offset + view.geometry.block_offset(block) + BLOCK_HEADER_BYTES;
-                let bitmap = bytes_at(cluster, PoolPlace { offset, ..*place }, bytes);
-                let is_clear = bitmap.iter().all(|byte| *byte == 0);
-                assert!(is_clear, "block {block} of region {number} has marks at {place:?}");
-            }
+            let bitmap = bytes_at(cluster, place.plus(view.geometry.table_bytes()), bytes);
+            let is_clear = bitmap.iter().all(|byte| *byte == 0);
+            assert!(is_clear, "region {number} has marks at {place:?}");
         }
     }
 }
@@ -301,26 +303,60 @@ fn check_owner_tables(cluster: &SimCluster, view: &View) {
             let Some(NodeReply::Owners(known)) = known else {
                 panic!("{} does not know region {region}: {known:?}", place.node);
             };
-            let bytes = bytes_at(cluster, *place, known.len() as u64 * TABLE_ENTRY_BYTES);
-            let shown =
-                bytes.as_chunks().0.iter().map(|entry| ClientId(u32::from_le_bytes(*entry)));
-            let shown: Vec<ClientId> = shown.collect();
+            let shown: Vec<(u32, TableEntry)> = table_at(cluster, view, place);
             assert_eq!(known, shown, "whose the blocks of region {region} are, at {place:?}");
         }
     }
 }
 
-/// Returns the owners that the tables of all replicas show for a block.
-fn owners_of(cluster: &SimCluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
-    let places = view.regions[region as usize].places();
-    places.iter().map(|place| owner_at(cluster, place, block)).collect()
+/// Checks that free blocks contain only zeros on all replicas, headers included: the next owner of a block takes a
+/// header for that of an earlier owner that handed the block on.
+fn check_free_blocks(cluster: &SimCluster, view: &View) {
+    for (number, region) in view.regions.iter().enumerate() {
+        for place in region.places() {
+            let table = table_at(cluster, view, place).into_iter();
+            for (frame, entry) in table.filter(|(_, entry)| entry.owner == ClientId::NOBODY) {
+                let at = place.plus(view.geometry.frame_offset(frame));
+                let bytes = bytes_at(cluster, at, view.geometry.order_bytes(entry.order));
+                let is_clear = bytes.iter().all(|byte| *byte == 0);
+                assert!(
+                    is_clear,
+                    "frame {frame} of region {number} is free and not empty at {place:?}"
+                );
+            }
+        }
+    }
 }
 
-/// Returns the owner that the table on one replica of a region shows for a block.
-fn owner_at(cluster: &SimCluster, place: &PoolPlace, block: u32) -> ClientId {
-    let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
-    let bytes = bytes_at(cluster, PoolPlace { offset, ..*place }, TABLE_ENTRY_BYTES);
-    ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+/// Returns all blocks that the table on one replica of a region shows.
+fn table_at(cluster: &SimCluster, view: &View, place: &PoolPlace) -> Vec<(u32, TableEntry)> {
+    let geometry = &view.geometry;
+    let frames = u64::from(geometry.frames_per_region());
+    let bytes = bytes_at(cluster, *place, frames * TABLE_ENTRY_BYTES);
+    let words = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+    TableEntry::all(words, |frame, order| geometry.is_block(frame, order)).collect()
+}
+
+/// Returns the blocks with owners that the table on one replica of a region shows.
+fn owned_at(
+    cluster: &SimCluster,
+    view: &View,
+    region: u32,
+    place: &PoolPlace,
+) -> BTreeMap<BlockId, ClientId> {
+    let owned = table_at(cluster, view, place).into_iter();
+    let owned = owned.filter(|(_, entry)| entry.owner != ClientId::NOBODY);
+    let id = |(frame, entry): (u32, TableEntry)| {
+        (BlockId { region, frame, order: entry.order }, entry.owner)
+    };
+    owned.map(id).collect()
+}
+
+/// Returns the entry of a frame in the table on one replica of a region.
+fn entry_at(cluster: &SimCluster, place: &PoolPlace, frame: u32) -> Option<TableEntry> {
+    let place = place.plus(u64::from(frame) * TABLE_ENTRY_BYTES);
+    let bytes = bytes_at(cluster, place, TABLE_ENTRY_BYTES);
+    TableEntry::decode(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
 }
 
 #[cfg(test)]

@@ -32,11 +32,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{
-    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, TableEntry, UNIT_BYTES,
+    bitmap_bytes,
 };
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::ClientId;
-use fusee_core::view::{PoolPlace, View};
+use fusee_core::view::{PoolPlace, TABLE_ENTRY_BYTES, View};
 
 use super::entries::copies_kept_by;
 use crate::memories::SimMemories;
@@ -170,10 +171,7 @@ impl ReuseCheck {
 
     /// Returns the word of the primary's free bitmap that has an object's bit, and the bit.
     fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
-        let view = self.view.as_ref()?;
-        let (block, word, bits) = view.geometry.free_bit(object)?;
-        let bitmap = view.block(block)?.bitmap();
-        Some((PoolPlace { offset: bitmap.offset + u64::from(word) * 8, ..bitmap }, bits))
+        self.view.as_ref()?.free_bit(object)
     }
 
     fn tick(&mut self) -> u64 {
@@ -249,10 +247,14 @@ impl ReuseCheck {
     /// If the word is part of a free bitmap and the FAA sets bits that are already set, or clears bits that are already
     /// clear.
     pub fn added(&self, place: PoolPlace, old: u64, add: u64) {
-        let Some((_, offset)) = self.in_block(place) else { return };
+        let Some((region, offset)) = self.in_region(place) else { return };
+        let geometry = &self.view.as_ref().expect("it has regions").geometry;
+        let bitmap = bitmap_bytes(geometry.region_bytes);
+        let bitmap = geometry.table_bytes()..geometry.table_bytes() + bitmap;
+        assert!(bitmap.contains(&offset), "an FAA at {offset} of region {region}");
         let cleared = add.wrapping_neg();
         let is_good = old & add == 0 || cleared & !old == 0;
-        assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
+        assert!(is_good, "at {offset} of region {region}: {add:#x} is added to {old:#x}");
     }
 
     /// Checks a WRITE before it executes, while `memories` still have the earlier contents.
@@ -266,11 +268,7 @@ impl ReuseCheck {
         bytes: &[u8],
         memories: &SimMemories,
     ) {
-        let Some((start, in_block)) = self.in_block(place) else { return };
-        let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
-        if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
-            return;
-        }
+        let Some(start) = self.in_block(place, memories) else { return };
         if bytes.iter().all(|byte| *byte == 0) {
             let zeros = start..start + bytes.len() as u64;
             let now = self.tick();
@@ -305,16 +303,14 @@ impl ReuseCheck {
         }
     }
 
-    /// Returns the replicas of a place that is in a block, behind the block's header and bitmap. Returns none for any
-    /// other place.
+    /// Whether a place is in a block, behind the block's header.
+    pub fn is_in_block(&self, place: PoolPlace, memories: &SimMemories) -> bool {
+        self.in_block(place, memories).is_some()
+    }
+
+    /// Returns the replicas of a place in a frame of a region. Returns none for any other place.
     pub fn replicas_of(&self, place: PoolPlace) -> Vec<PoolPlace> {
-        let (Some(view), Some((address, in_block))) = (&self.view, self.in_block(place)) else {
-            return Vec::new();
-        };
-        let geometry = &view.geometry;
-        if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes) {
-            return Vec::new();
-        }
+        let Some(address) = self.address_of(place) else { return Vec::new() };
         self.places_of(Address::new(address))
     }
 
@@ -326,7 +322,7 @@ impl ReuseCheck {
 
     /// Returns the number of whole replicas or whole chunks that the object at a place needs.
     pub fn needed_at(&self, place: PoolPlace) -> usize {
-        let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
+        let address = self.address_of(place).map(|address| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {
             Some(redundancy) => redundancy.coding().map_or(1, |coding| coding.k()),
             None => 1,
@@ -335,7 +331,7 @@ impl ReuseCheck {
 
     /// Returns whether a place is in a region for copies of EC-oriented objects.
     pub fn holds_copies(&self, place: PoolPlace) -> bool {
-        let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
+        let address = self.address_of(place).map(|address| Address::new(address & !63));
         let redundancy = address.map(|address| self.redundancy_at(address));
         matches!(redundancy, Some(Redundancy::Copies(_)))
     }
@@ -363,18 +359,38 @@ impl ReuseCheck {
         Some((subtable, place.offset - at.offset))
     }
 
-    /// Returns the global address of a place in a region, and its distance from the start of its block.
-    fn in_block(&self, place: PoolPlace) -> Option<(u64, u64)> {
+    /// Returns the global address of a place behind the header of a block.
+    fn in_block(&self, place: PoolPlace, memories: &SimMemories) -> Option<u64> {
+        let geometry = &self.view.as_ref()?.geometry;
+        let address = self.address_of(place)?;
+        let (_, frame) = geometry.frame_of(Address::new(address & !63))?;
+        let (_, offset) = self.in_region(place)?;
+        let table = PoolPlace { offset: place.offset - offset, ..place };
+        let entry_at = |frame: u32| {
+            let word = memories.number_at(table.plus(u64::from(frame) * TABLE_ENTRY_BYTES))?;
+            TableEntry::decode(word)
+        };
+        let (first, _) = TableEntry::of_block_with(frame, geometry.max_order(), entry_at)?;
+        (offset >= geometry.frame_offset(first) + BLOCK_HEADER_BYTES).then_some(address)
+    }
+
+    /// Returns the global address of a place in a frame of a region.
+    fn address_of(&self, place: PoolPlace) -> Option<u64> {
+        let geometry = &self.view.as_ref()?.geometry;
+        let (region, offset) = self.in_region(place)?;
+        (offset >= geometry.head_bytes()).then_some(region * geometry.region_bytes + offset)
+    }
+
+    /// Returns the number of the region that has a place, and the offset of the place in the region.
+    fn in_region(&self, place: PoolPlace) -> Option<(u64, u64)> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.region_bytes;
-        let address = view.regions.iter().zip(0u64..).find_map(|(region, number)| {
+        view.regions.iter().zip(0u64..).find_map(|(region, number)| {
             let holds = |at: &&PoolPlace| {
                 at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
             };
             let at = region.places().iter().find(holds)?;
-            Some(number * bytes + (place.offset - at.offset))
-        })?;
-        let (_, offset) = view.geometry.block_of(Address::new(address & !63))?;
-        Some((address, offset + address % 64))
+            Some((number, place.offset - at.offset))
+        })
     }
 }

@@ -31,7 +31,7 @@ const SEEDS_UNHARMED: u64 = 250;
 const TIMED_SEEDS_UNHARMED: u64 = 10;
 /// Number of seeds without a mutant for the scenarios in `LONG`, which take ten times as long as others.
 const SEEDS_UNHARMED_LONG: u64 = 25;
-const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
+const LONG: [&str; 4] = ["copies compared", "forgotten split", "demotion rate", "small blocks"];
 
 /// Without `FUSEE_TESTS=all`, one of this many mutants is tried.
 const SAMPLED: usize = 8;
@@ -145,6 +145,8 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
         NewerViewIsDamage => &scenarios::NEWER_VIEW,
         SilentChunkIsLost => &scenarios::SILENT_CHUNK,
         GivenBackAtOnce => &scenarios::GIVEN_BACK,
+        MixedDoesNotWait => &scenarios::SMALL_BLOCKS,
+        MergedTakesLargerBase | HalvesStartAnew | ReturnsNoBase => &scenarios::BLOCK_BASES,
         BasesStay => &scenarios::EMPTIED,
         LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,
         ZeroesBeforeTheBase => &scenarios::DIES_EMPTY,
@@ -205,16 +207,27 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
 fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
     use Mutant::*;
     match (mutant, scenario.name) {
-        (OvertakenMoveDoesNotWait, "moved at once") => 5_880,
-        (ComparedIsNotSettled, "reuse") => 2_430,
-        (ComparesFewSlots, "reuse") => 1_550,
-        (RecoveryKnowsOneTurn, "oriented crashes") => 1_050,
-        (StripeGuessed, "coded crashes") => 780,
-        (FirstColumnAddsParity, "timed oriented") => 130,
-        (MissedBesideGrants, "lost answers") => 110,
-        (ScansDropPartsAhead, "short scans") => 95,
-        (FailedSetAbsorbs, "correlated") => 55,
-        (EpochsPassEarly, "timed reuse") => 50,
+        (OvertakenMoveDoesNotWait, "moved at once") => 11_600,
+        (ComparedIsNotSettled, "reuse") => 9_950,
+        (PlaceGivenUpEarly, "moves") => 7_825,
+        (ComparesFewSlots, "reuse") => 6_600,
+        (GapsForgiveForEver, "starved master") => 2_230,
+        (RecoveryKnowsOneTurn, "oriented crashes") => 2_025,
+        (StripeGuessed, "coded crashes") => 1_605,
+        (ReadersSeeTentative, "fight") => 1_600,
+        (NeverTentative, "bursts+crash") => 1_040,
+        (RecoveryIgnoresWithdrawnCopies, "insert crash") => 545,
+        (LearnsFromOneReplica, "speculation reuse") => 490,
+        (LoserFreesAtOnce, "splits") => 455,
+        (NobodyYields, "replicas have turns") => 450,
+        (SpeculationsAnywhere, "speculation index") => 415,
+        (SettlingDoesNotComplete, "speculation index") => 270,
+        (ScansDropPartsAhead, "short scans") => 255,
+        (MissedBesideGrants, "lost answers") => 250,
+        (FirstColumnAddsParity, "timed oriented") => 125,
+        (ResolvedFreesNothing, "muted") => 75,
+        (FailedSetAbsorbs, "correlated") => 100,
+        (EpochsPassEarly, "timed reuse") => 75,
         (ChangeDoesNotWait, "timed losses") => 15,
         _ => 0,
     }

@@ -7,10 +7,10 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, copy_words, crowded, failures, frozen_grant, gone, in_doubt, late_repairs,
-    moved_pairs, placements, rates, reuse, scenarios, scripted, scrub, settled_set, silent_column,
-    speculations, stale_moves, stale_orphan, steered, steered_changes, steered_recovery,
-    steered_reuse, suspended, turns, unheard,
+    bars, block_bases, changes, copy_words, crowded, failures, frozen_grant, gone, in_doubt,
+    late_repairs, moved_pairs, placements, rates, refill, reuse, scenarios, scripted, scrub,
+    settled_set, silent_column, speculations, stale_moves, stale_orphan, steered, steered_changes,
+    steered_recovery, steered_reuse, suspended, turns, unheard,
 };
 
 /// A family of runs, one for each seed.
@@ -121,6 +121,14 @@ pub const ASKS_TOO_MUCH: MutantScenario = named("asks too much", crowded::asks_t
 pub const REUSE: MutantScenario = named("reuse", |seed| {
     reuse::reuse(seed);
 });
+
+pub const BLOCK_SIZES: MutantScenario = named("block sizes", |seed| {
+    reuse::block_sizes(seed);
+});
+
+pub const SMALL_BLOCKS: MutantScenario = named("small blocks", refill::small_blocks);
+
+pub const BLOCK_BASES: MutantScenario = named("block bases", block_bases::block_bases);
 
 pub const EARLY_MARK: MutantScenario = named("early mark", |seed| {
     steered_reuse::early_mark(seed);
@@ -257,7 +265,7 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
-pub const STEPWISE: [&MutantScenario; 96] = [
+pub const STEPWISE: [&MutantScenario; 99] = [
     &MOVED_MEANWHILE,
     &NAMED_LOSER,
     &UNREAD_DATA,
@@ -339,6 +347,9 @@ pub const STEPWISE: [&MutantScenario; 96] = [
     &FROZEN_GRANT,
     &LATE_ORDERS,
     &REUSE,
+    &BLOCK_SIZES,
+    &SMALL_BLOCKS,
+    &BLOCK_BASES,
     &MIXED,
     &FIGHT,
     &BURSTS,

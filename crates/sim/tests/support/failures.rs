@@ -363,11 +363,9 @@ impl FailureRun {
     pub fn hand_on(&self, client: ClientId, report: &RecoveryResult) {
         let geometry = self.cluster.view().geometry;
         let orphan = |block: &BlockReport| {
-            let BlockRemainder { block, class, first, marked } =
-                block.remainder(geometry.block_bytes)?;
-            let (region, block) = geometry.block_at(block)?;
-            let block = BlockId { region, block };
-            Some(Orphan { block, owner: client, class, first, marked })
+            let BlockRemainder { block, bytes, base, class, first, marked } = block.remainder()?;
+            let block = BlockId::at(block, bytes, &geometry)?;
+            Some(Orphan { block, owner: client, class, first, base, marked })
         };
         let orphans: Vec<_> = report.blocks.iter().filter_map(orphan).collect();
         self.count(|e| e.handed_on += orphans.len() as u64);
@@ -439,12 +437,12 @@ impl FailureRun {
         stepper.spawn(async {
             while self.rng.below(2) == 0 {
                 let steps = self.rng.below(40) as u64;
-                let cut = cut_off(steps, transform(&fabric, &view)).await;
+                let cut = cut_off(steps, transform(&fabric, &view, &BTreeMap::new())).await;
                 self.count(|e| e.cut_off += u64::from(cut.is_none()));
             }
-            let settled = transform(&fabric, &view).await.expect("it is frozen");
+            let settled = transform(&fabric, &view, &BTreeMap::new()).await.expect("it is frozen");
             self.count(|e| e.slots_settled += settled.slots_changed);
-            let again = transform(&fabric, &view).await.expect("it is frozen");
+            let again = transform(&fabric, &view, &BTreeMap::new()).await.expect("it is frozen");
             assert_eq!(again.slots_changed, 0);
         });
         stepper.run(MAX_STEPS, || ());

@@ -11,6 +11,7 @@
 #![allow(dead_code, reason = "every test takes what it needs")]
 
 pub mod bars;
+pub mod block_bases;
 pub mod changes;
 pub mod copy_words;
 pub mod crash;
@@ -51,6 +52,7 @@ use fusee_core::conflict_rules::settled_word;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, Slot};
+use fusee_core::recovery::BlockSpan;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef, Subtable, View};
 use fusee_sim::{
@@ -120,8 +122,15 @@ pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &SimCluster) -> [Sim
     clients
 }
 
+/// Returns the largest block with this number in a region.
+pub fn largest_block(geometry: &Geometry, region: u32, number: u32) -> BlockSpan {
+    let order = geometry.max_order();
+    let address = geometry.frame_address(region, number << order);
+    BlockSpan { address, bytes: geometry.order_bytes(order) }
+}
+
 /// Returns the blocks of a client, according to the owner tables of the memory nodes.
-pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
+pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<BlockSpan> {
     let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![client] }) {
         Some(NodeReply::Blocks(blocks)) => blocks,
         None => Vec::new(),
@@ -129,9 +138,23 @@ pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
     };
     let nodes = cluster.nodes().processes();
     let owned = nodes.into_iter().flat_map(|(node, _)| at(node));
-    let blocks: BTreeSet<BlockId> = owned.map(|(block, _)| block).collect();
+    let blocks: BTreeSet<BlockId> = owned.map(|owned| owned.block).collect();
     let geometry = cluster.view().geometry;
-    blocks.iter().map(|b| geometry.block_address(b.region, b.block)).collect()
+    let span = |b: &BlockId| BlockSpan { address: b.address(&geometry), bytes: b.bytes(&geometry) };
+    blocks.iter().map(span).collect()
+}
+
+/// Returns the address of the block that has this address, according to the table of the region's primary.
+pub fn block_with(cluster: &SimCluster, address: Address) -> Address {
+    let view = cluster.view();
+    let (region, frame) = view.geometry.frame_of(address).expect("it lies in a frame");
+    let node = view.regions[region as usize].primary().node;
+    let Some(NodeReply::Owners(table)) = cluster.peek_node(node, NodeRequest::OwnersOf { region })
+    else {
+        panic!("{node} does not know region {region}");
+    };
+    let before = table.iter().rfind(|(first, _)| *first <= frame);
+    view.geometry.frame_address(region, before.expect("blocks cover the region").0)
 }
 
 /// Returns the log areas of a client on all memory nodes that are left.

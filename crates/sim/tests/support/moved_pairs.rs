@@ -22,6 +22,8 @@ use fusee_sim::check::{check_quiescent, check_replicas_agree};
 use fusee_sim::{ClusterOptions, NetworkOptions, Rng, Sim, SimCluster, SimSession, SimWorkload};
 use futures_util::future::join_all;
 
+use super::block_with;
+
 const LEASE: Duration = Duration::from_millis(20);
 /// Lengths of values, each long enough to be erasure-coded.
 const FILLERS: [usize; 4] = [600, 700, 800, 900];
@@ -477,7 +479,7 @@ pub fn torn_headers(seed: u64) {
             .expect("there is room");
         let word = written.place.expect("it has been put somewhere").word;
         let view = store.view();
-        let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
+        let block = block_with(&cluster, word.address());
         for header in view.block(block).expect("it is in a region").places() {
             // This leaves the header as a WRITE without its last word would, which contains the CRC.
             cluster.network().memories().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);

@@ -6,6 +6,13 @@
 //! *Empty*: several clients have filled the pool. They delete everything, without a refusal, and as many pairs fit
 //! again.
 //!
+//! *Lengths*: the pool is filled with values of one length after the other, which are deleted in between. All memory
+//! serves each length.
+//!
+//! *Small blocks*: many sessions have left small blocks. A session merges them.
+//!
+//! *Sessions*: many sessions have a short pair each. Later, one session uses all memory.
+//!
 //! *Refuse*: several clients fill the pool. A client whose write is refused must learn of this soon.
 //!
 //! *Swap*: two clients need each other's memory at one time.
@@ -19,6 +26,7 @@ use std::time::Duration;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::Error;
+use fusee_core::layout::Object;
 use fusee_core::view::Geometry;
 use fusee_sim::{
     ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Sim, SimCluster, SimSession,
@@ -36,8 +44,14 @@ const SESSION: LogicOptions = LogicOptions {
     redundancy: None,
 };
 
-/// Makes a cluster with regions of 15 blocks.
+/// Makes a cluster with regions of 15 blocks, in which the reuse of memory is not checked.
 fn cluster(sim: &Sim, regions: u64) -> SimCluster {
+    let cluster = watched_cluster(sim, regions);
+    cluster.checks().stop_watching();
+    cluster
+}
+
+fn watched_cluster(sim: &Sim, regions: u64) -> SimCluster {
     let options = ClusterOptions {
         memory_nodes: 2,
         index_replicas: 2,
@@ -58,9 +72,7 @@ fn cluster(sim: &Sim, regions: u64) -> SimCluster {
         ..ClusterOptions::default()
     };
     let network = NetworkOptions { delays: false, tearing: false, ..NetworkOptions::default() };
-    let cluster = SimCluster::with_network(sim, &options, network);
-    cluster.checks().stop_watching();
-    cluster
+    SimCluster::with_network(sim, &options, network)
 }
 
 async fn open(cluster: &SimCluster, process: ProcessId, keeper: &Keeper) -> Rc<SimSession> {
@@ -71,9 +83,13 @@ async fn open(cluster: &SimCluster, process: ProcessId, keeper: &Keeper) -> Rc<S
 
 /// Inserts pairs until the pool is full. Returns the number of pairs that fit.
 async fn fill(session: &SimSession, first: u64) -> u64 {
+    fill_with(session, first, VALUE).await
+}
+
+async fn fill_with(session: &SimSession, first: u64, bytes: usize) -> u64 {
     let mut key = first;
     loop {
-        match session.insert(&key.to_be_bytes(), &[key as u8; VALUE]).await {
+        match session.insert(&key.to_be_bytes(), &vec![key as u8; bytes]).await {
             Ok(_) => key += 1,
             Err(Error::OutOfMemory) => return key - first,
             Err(error) => panic!("{error}"),
@@ -143,6 +159,90 @@ pub fn refill(seed: u64) {
     }
 }
 
+/// Runs a task of one process in a cluster with one region, in which the reuse of memory is checked.
+fn in_one_process(seed: u64, task: impl AsyncFnOnce(&SimCluster, ProcessId, &Keeper)) {
+    let sim = Sim::new(seed);
+    let cluster = watched_cluster(&sim, 1);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let mut executor = Executor::new(&sim);
+    let shared = &cluster;
+    executor.spawn(process, async move { task(shared, process, &keeper).await });
+    executor.run(100_000_000, || ());
+}
+
+/// A session fills a pool with values of one length, deletes all of them, and ends. The next session fills the pool
+/// with values of another length, which take at least 70 % of the memory; the longest ones need half of a small block.
+pub fn lengths(seed: u64) {
+    const LENGTHS: [usize; 7] = [8000, 3000, 8000, 1500, 3000, 8000, 2000];
+    in_one_process(seed, async |cluster, process, keeper| {
+        for bytes in LENGTHS {
+            let session = open(cluster, process, keeper).await;
+            let fit = fill_with(&session, 0, bytes).await;
+            let class = Object::class(8, bytes).expect("there is such a class").bytes();
+            let region = cluster.view().geometry.region_bytes;
+            assert!(fit * class * 100 >= region * 70, "{fit} values of {bytes} bytes fit");
+            for key in 0..fit {
+                delete(&session, key).await;
+            }
+            end(cluster, keeper, &session).await;
+        }
+    });
+}
+
+/// Many sessions write a few short values each and leave, so that the pool is divided into small blocks with different
+/// bases. Then a session needs large blocks.
+pub fn small_blocks(seed: u64) {
+    const OTHERS: usize = 60;
+    in_one_process(seed, async |cluster, process, keeper| {
+        let mut others = Vec::new();
+        for lives in (1..=5).cycle().take(OTHERS) {
+            let other = open(cluster, process, keeper).await;
+            for _ in 0..lives {
+                other.insert(b"short", b"").await.expect("there is room");
+                other.delete(b"short").await.expect("it is there");
+            }
+            others.push(other);
+        }
+        for other in others {
+            end(cluster, keeper, &other).await;
+        }
+        let session = open(cluster, process, keeper).await;
+        let fit = fill(&session, 0).await;
+        assert!(fit >= 13 * PER_BLOCK, "{fit} pairs fit");
+    });
+}
+
+/// Many sessions are open at the same time, each with a short pair. When all but one have ended, that one fills the
+/// pool.
+pub fn sessions(seed: u64) {
+    const SESSIONS: u64 = 200;
+    in_one_process(seed, async |cluster, process, keeper| {
+        let mut others = Vec::new();
+        for key in 0..SESSIONS {
+            let session = open(cluster, process, keeper).await;
+            let put = session.insert(&key.to_be_bytes(), &[7; 10]).await;
+            put.unwrap_or_else(|error| panic!("session {key} finds no room: {error}"));
+            others.push(session);
+        }
+        let last = others.pop().expect("there are several");
+        for (key, other) in (0..).zip(others) {
+            delete(&other, key).await;
+            end(cluster, keeper, &other).await;
+        }
+        let region = cluster.view().geometry.region_bytes;
+        let fit = fill_with(&last, SESSIONS, 3000).await;
+        assert!(fit * 3000 * 100 >= region * 70, "{fit} pairs fit");
+    });
+}
+
+/// Ends a session, which hands its blocks to the master.
+async fn end(cluster: &SimCluster, keeper: &Keeper, session: &SimSession) {
+    let leaving = session.leave().await.expect("nothing is half-way");
+    keeper.close(session.id());
+    assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+}
+
 /// Several sessions fill a pool, and one of them deletes everything. Then as many pairs fit again. Returns the time of
 /// the slowest DELETE.
 pub fn empty(seed: u64) -> Nanos {
@@ -165,7 +265,8 @@ pub fn empty(seed: u64) -> Nanos {
         for session in &sessions {
             fit += fill(session, fit).await;
         }
-        assert_eq!(fit, 15 * PER_BLOCK, "pairs that fit");
+        // In 15 blocks of 64 KiB, one of 32 KiB and one of 16 KiB.
+        assert_eq!(fit, 15 * PER_BLOCK + 3 + 1, "pairs that fit");
         for key in 0..fit {
             let begun = time.now();
             delete(&sessions[0], key).await;

@@ -27,6 +27,24 @@ pub fn reuse(seed: u64) -> FailureCounts {
     use_again(tight(seed, ClusterOptions { data_replicas, ..small(seed, 1 + seed as u8 % 4) }))
 }
 
+/// Lengths of values for which blocks of one, two and four frames are the smallest.
+const ALL_ORDERS: &[usize] = &[100, 1100, 5000, 9000];
+
+/// Like [`reuse`], with values of such lengths that blocks are split and merged again and again.
+pub fn block_sizes(seed: u64) -> FailureCounts {
+    let data_replicas = 1 + seed as u8 / 4 % 2;
+    let options = small(seed, 1 + seed as u8 % 4);
+    let region_bytes = 1 << (15 + seed / 8 % 2);
+    let block_bytes = 1 << 14;
+    let max_value_bytes = 10_000;
+    let geometry = Geometry { max_value_bytes, region_bytes, block_bytes, ..options.geometry };
+    let pool_bytes = 2 * region_bytes + (1 << 13);
+    let options = ClusterOptions { geometry, pool_bytes, data_replicas, ..options };
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
+    run.workload.use_fillers(ALL_ORDERS);
+    use_again(run)
+}
+
 /// Clients write and read, and some of them die, in any cluster made by [`tight`].
 pub fn use_again(run: FailureRun) -> FailureCounts {
     let rng = &run.rng;

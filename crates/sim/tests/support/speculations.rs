@@ -268,7 +268,8 @@ pub fn half_moved(seed: u64) -> FailureCounts {
     let [(writer, life), (reader, _)] = &clients;
     run.alone(writer.insert(b"the first", b"first")).unwrap();
     let now = cluster.view().clone();
-    let (region, _) = now.geometry.block_at(blocks_of(cluster, writer.client())[0]).unwrap();
+    let (region, _) =
+        now.geometry.frame_at(blocks_of(cluster, writer.client())[0].address).unwrap();
     let places = now.regions[region as usize].places();
     let lies_beside = |key: &Vec<u8>| {
         let subtable = Buckets::of(key, &now).subtable;

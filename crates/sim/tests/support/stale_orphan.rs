@@ -38,7 +38,8 @@ pub fn stale_orphan(seed: u64, is_own: bool) {
         let owner = if is_own { session.id() } else { earlier.id() };
         let class = Object::class(4, LENGTHS[1]).expect("there is one");
         let left = Orphan {
-            block: BlockId { region: 0, block: 0 },
+            block: BlockId { region: 0, frame: 0, order: cluster.view().geometry.max_order() },
+            base: None,
             owner,
             class,
             first: 2,

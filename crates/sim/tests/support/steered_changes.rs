@@ -132,7 +132,8 @@ pub fn left_behind(seed: u64) -> FailureCounts {
     let [(writer, _), (reader, _)] = &clients;
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     let now = run.cluster.view().clone();
-    let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
+    let (region, _) =
+        now.geometry.frame_at(blocks_of(&run.cluster, writer.client())[0].address).unwrap();
     let places = now.regions[region as usize].places();
     let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
     let gain = NewReplica { of: region, joining, leaving: Some(places[0]) };
@@ -191,7 +192,8 @@ pub fn beside_lost_replica(seed: u64) -> bool {
     let [(writer, _), (reader, _)] = &clients;
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     let now = run.cluster.view().clone();
-    let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
+    let (region, _) =
+        now.geometry.frame_at(blocks_of(&run.cluster, writer.client())[0].address).unwrap();
     let subtable = run.workload.subtable_of(0, &now);
     let slots = now.subtables[subtable as usize].replicas();
     let mut lost = now.regions[region as usize].places().iter().map(|place| place.node);

@@ -44,8 +44,8 @@ pub struct ChurnClusterSizes {
     pub geometry: Geometry,
     /// Bytes of the pool of each node.
     pub pool_bytes: u64,
-    /// Number of blocks in all regions for which there is room, counted once for all replicas.
-    pub blocks: u64,
+    /// Bytes of the blocks in all regions for which there is room, counted once for all replicas.
+    pub data_bytes: u64,
     /// Number of pairs in a block.
     pub pairs_per_block: u64,
     /// Bytes of a pair: key, value, overhead, and the rest of the size class.
@@ -72,7 +72,7 @@ impl ChurnClusterSizes {
         let mut sizes = ChurnClusterSizes {
             geometry,
             pool_bytes,
-            blocks: 0,
+            data_bytes: 0,
             pairs_per_block,
             object_bytes: class.bytes(),
             index_keys: 0,
@@ -91,7 +91,8 @@ impl ChurnClusterSizes {
         let index_bytes = subtables.div_ceil(nodes) * padded(geometry.subtable_bytes());
         let regions = pool_bytes.saturating_sub(index_bytes) / geometry.region_bytes;
         let regions = regions * nodes / data_replicas;
-        sizes.blocks = regions * u64::from(geometry.blocks_per_region());
+        let frames = u64::from(geometry.frames_per_region());
+        sizes.data_bytes = regions * frames * geometry.frame_bytes();
         Ok(sizes)
     }
 
@@ -110,14 +111,9 @@ impl ChurnClusterSizes {
         }
     }
 
-    /// Returns the data memory, in bytes.
-    pub fn data_bytes(&self) -> u64 {
-        self.blocks * self.geometry.block_bytes
-    }
-
     /// Returns the number of pairs that take this share of the data memory.
     pub fn pairs(&self, fill: f64) -> u64 {
-        ((self.data_bytes() as f64 * fill) as u64 / self.object_bytes).max(1)
+        ((self.data_bytes as f64 * fill) as u64 / self.object_bytes).max(1)
     }
 
     /// Returns an upper bound of the number of pairs that fit.

@@ -32,7 +32,7 @@ impl ChurnMemorySizes {
         ChurnMemorySizes {
             region_bytes: sizes.geometry.region_bytes,
             block_bytes: sizes.geometry.block_bytes,
-            data_bytes: sizes.data_bytes(),
+            data_bytes: sizes.data_bytes,
             object_bytes: sizes.object_bytes,
             pairs_per_block: sizes.pairs_per_block,
         }
@@ -64,7 +64,7 @@ impl BenchFindings for ChurnReport {
     fn summary(report: &BenchReport<'_, ChurnReport>) -> String {
         let ChurnMemorySizes { region_bytes, block_bytes, data_bytes, .. } = report.findings.memory;
         format!(
-            "memory      {} for one replica, in regions of {} and blocks of {}\n",
+            "memory      {} for one replica, in regions of {} and blocks of up to {}\n",
             ByteSize(data_bytes),
             ByteSize(region_bytes),
             ByteSize(block_bytes)
@@ -103,7 +103,7 @@ fn updates_table(text: &mut String, updates: &ChurnUpdatesReport) {
     }
     let _ = writeln!(
         text,
-        "\n{:>6} {:>11} {:>13} {:>13}  blocks in use / blocks, regions",
+        "\n{:>6} {:>11} {:>13} {:>13}  in use / in blocks, regions",
         "pass", "ops/s", "most in use", "in the end"
     );
     for pass in thinned(&updates.passes, ROWS) {
@@ -111,7 +111,10 @@ fn updates_table(text: &mut String, updates: &ChurnUpdatesReport) {
             .usage
             .nodes
             .iter()
-            .map(|(node, n)| format!("{node}: {} / {}, {}", n.blocks_in_use, n.blocks, n.regions))
+            .map(|(node, n)| {
+                let (used, all) = (ByteSize(n.in_use_bytes), ByteSize(n.block_bytes));
+                format!("{node}: {used} / {all}, {}", n.regions)
+            })
             .collect();
         let _ = writeln!(
             text,

@@ -71,7 +71,7 @@ pub fn run(
         args,
         sizes,
         model: &model,
-        watch: ChurnMemoryMonitor::new(&client, sizes.geometry.block_bytes),
+        watch: ChurnMemoryMonitor::new(&client),
         known: 0,
         reads: 0,
         sum,
@@ -152,7 +152,7 @@ impl ChurnRoundRunner<'_> {
         self.sum.tally.merge_failures(&done.tally);
         round.fit = self.present().count() as u64;
         let bytes = round.fit * self.sizes.object_bytes;
-        round.fill = bytes as f64 / self.sizes.data_bytes().max(1) as f64;
+        round.fill = bytes as f64 / self.sizes.data_bytes.max(1) as f64;
         round.in_use_bytes = self.watch.look().in_use_bytes;
         round.inserts_refused = done.refused;
         round.slowest_refusal_ms = ms(done.slowest_refusal);

@@ -71,7 +71,7 @@ pub fn run(
     sum.describe(&client);
     let keys = sizes.pairs(args.fill);
     let model = ChurnModel::new(keys);
-    let mut watch = ChurnMemoryMonitor::new(&client, sizes.geometry.block_bytes);
+    let mut watch = ChurnMemoryMonitor::new(&client);
     let mut updates = ChurnWorkerPool::run(&client, &model, args.load(), |crew| {
         passes(args, sizes, keys, crew, &mut watch, sum)
     })?;
@@ -155,7 +155,7 @@ fn passes(
     ChurnUpdatesReport {
         keys,
         live_bytes,
-        fill: live_bytes as f64 / sizes.data_bytes().max(1) as f64,
+        fill: live_bytes as f64 / sizes.data_bytes.max(1) as f64,
         loaded_in_use_bytes,
         passes_done: done,
         passes,

@@ -1,5 +1,5 @@
-//! The memory that sessions own: how many of all blocks have an owner, as memory nodes report it (`fusee status` shows
-//! these reports too).
+//! The memory that sessions own: how many bytes of all blocks have an owner, as memory nodes report it (`fusee status`
+//! shows these reports too).
 //!
 //! A block is counted only at the first replica of its region, so figures are for one replica. The nodes are asked at
 //! the end of every step, and during updates also every [`LOOK_PERIOD`](super::LOOK_PERIOD); the largest figure is
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use fusee_client::BlockingClient;
 use serde::Serialize;
 
-/// The blocks of one memory node.
+/// The memory of one memory node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeUse {
     /// Number of replicas of regions on the node.
     pub regions: u64,
-    /// Number of blocks in the regions for which this node is the primary.
-    pub blocks: u64,
-    /// Number of blocks with an owner, in the regions for which this node is the primary.
-    pub blocks_in_use: u64,
+    /// Bytes of the blocks in the regions for which this node is the primary.
+    pub block_bytes: u64,
+    /// Bytes of the blocks with an owner, in the regions for which this node is the primary.
+    pub in_use_bytes: u64,
 }
 
-/// The blocks of all memory nodes, by name of the node.
+/// The memory of all memory nodes, by name of the node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChurnMemoryUse {
     pub nodes: BTreeMap<String, NodeUse>,
@@ -32,7 +32,6 @@ pub struct ChurnMemoryUse {
 /// Observes the memory in use, and remembers the largest figure.
 pub struct ChurnMemoryMonitor<'a> {
     client: &'a BlockingClient,
-    block_bytes: u64,
     /// The largest memory in use since the last call of [`take_most_bytes`](ChurnMemoryMonitor::take_most_bytes), in
     /// bytes.
     pub most_bytes: u64,
@@ -41,8 +40,8 @@ pub struct ChurnMemoryMonitor<'a> {
 }
 
 impl<'a> ChurnMemoryMonitor<'a> {
-    pub fn new(client: &'a BlockingClient, block_bytes: u64) -> ChurnMemoryMonitor<'a> {
-        ChurnMemoryMonitor { client, block_bytes, most_bytes: 0, problem: None }
+    pub fn new(client: &'a BlockingClient) -> ChurnMemoryMonitor<'a> {
+        ChurnMemoryMonitor { client, most_bytes: 0, problem: None }
     }
 
     /// Asks all memory nodes for their use of memory.
@@ -59,10 +58,10 @@ impl<'a> ChurnMemoryMonitor<'a> {
             };
             let here = NodeUse {
                 regions: view.regions_on(node),
-                blocks: usage.primary_blocks,
-                blocks_in_use: usage.primary_blocks_owned,
+                block_bytes: usage.led_bytes,
+                in_use_bytes: usage.led_bytes_owned,
             };
-            all.in_use_bytes += here.blocks_in_use * self.block_bytes;
+            all.in_use_bytes += here.in_use_bytes;
             all.nodes.insert(node.to_string(), here);
         }
         self.most_bytes = self.most_bytes.max(all.in_use_bytes);

@@ -12,7 +12,7 @@ use fusee_core::slab::BlockRemainder;
 use fusee_core::view::View;
 
 use super::{
-    BLOCKS_WITHOUT_MASTER, BlockSource, Environment, MASTER_DEADLINE, OrphanGrant,
+    BLOCKS_WITHOUT_MASTER, BlockSource, Environment, MASTER_DEADLINE, OrphanGrant, PoolGrant,
     RunningCountGuard, SessionGate, is_valid,
 };
 
@@ -30,7 +30,7 @@ impl<E: Environment> BlockSource<E> {
         // block to the pool, and this session has got it from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
-        if is_ours || self.unconfirmed.borrow().contains(&block) {
+        if is_ours || self.unconfirmed.borrow().contains_key(&block) {
             return None;
         }
         // The tables possibly already name this session as owner, because it has owned the block before, or because an
@@ -64,12 +64,12 @@ impl<E: Environment> BlockSource<E> {
 
     /// Records that an orphaned block belongs to the session, and returns the grant of that block.
     pub(super) fn record_orphan(&self, gift: &OrphanGrant, view: &View) -> BlockGrant {
-        let Orphan { block, class, first, marked, .. } = gift.orphan;
+        let Orphan { block, class, first, base, marked, .. } = gift.orphan;
         self.holds(block);
         self.adopted.borrow_mut().push((block, gift.turn));
-        let address = view.geometry.block_address(block.region, block.block);
+        let (address, bytes) = (block.address(&view.geometry), block.bytes(&view.geometry));
         let redundancy = view.regions[block.region as usize].redundancy();
-        BlockGrant { address, redundancy, class, first, marked, pool_is_empty: false }
+        BlockGrant { address, bytes, base, redundancy, class, first, marked, pool_is_empty: false }
     }
 
     /// Tells the master which blocks the session hands on, as far as the keeper has not told it yet. Returns whether
@@ -132,10 +132,9 @@ impl<E: Environment> BlockSource<E> {
 
     /// Converts the remainders of this session's blocks into records of orphaned blocks.
     pub fn give_up(&self, rests: Vec<BlockRemainder>, view: &View) -> Vec<Orphan> {
-        let orphan = |BlockRemainder { block, class, first, marked }| {
-            let (region, block) = view.geometry.block_at(block)?;
-            let block = BlockId { region, block };
-            Some(Orphan { block, owner: self.client, class, first, marked })
+        let orphan = |BlockRemainder { block, bytes, base, class, first, marked }| {
+            let block = BlockId::at(block, bytes, &view.geometry)?;
+            Some(Orphan { block, owner: self.client, class, first, base, marked })
         };
         rests.into_iter().filter_map(orphan).collect()
     }
@@ -160,6 +159,7 @@ impl<E: Environment> BlockSource<E> {
             block,
             from,
             to: self.client,
+            base: None,
             unless_fenced: owner_lives,
             once,
         };
@@ -182,7 +182,8 @@ impl<E: Environment> BlockSource<E> {
             Err(error) => return Err(Error::Allocation { reason: error.to_string() }),
         }
         for place in region.backups() {
-            self.set_owner(place.node, block, from, owner_lives).await?;
+            let granted = PoolGrant { block, base: None };
+            self.set_owner(place.node, granted, from, owner_lives).await?;
         }
         Ok(())
     }

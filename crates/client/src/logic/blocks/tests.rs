@@ -1,4 +1,4 @@
-//! Tests of the source of blocks when requests and answers are lost.
+//! Tests of the source of blocks, when requests and answers are lost.
 
 use std::future::{Future, poll_fn, ready};
 use std::ops::Range;
@@ -6,8 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::data::Region;
-use fusee_core::host::{BlockAnswer, Blocks as _};
+use fusee_control::node::{MAX_ALLOC_REGIONS, NodeRefusal};
+use fusee_core::data::{Redundancy, Region};
+use fusee_core::host::{BlockAnswer, BlockDemand, Blocks as _};
+use fusee_core::layout::SizeClass;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::change::{ChangeStage, RegionChange, ViewChange};
@@ -15,6 +17,11 @@ use fusee_core::view::{Geometry, Member, PoolPlace};
 
 use super::*;
 use crate::logic::SessionHost;
+
+/// The bytes of the blocks that a slab has already: it wants the largest blocks.
+const HELD: u64 = 1 << 13;
+/// The base of all blocks.
+const BASE: u16 = 5;
 
 /// An environment with two memory nodes: node 0 has one free block, always the same; node 1 is silent for a while.
 struct BlockTestEnvironment {
@@ -31,6 +38,8 @@ struct BlockTestEnvironment {
     forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
+    /// Whether the nodes have only one block, a mixed one.
+    mixed: Cell<bool>,
     /// Whether the master says that no session has memory that can become free; and whether the master does not answer
     /// requests for orphaned blocks.
     exhausted: Cell<bool>,
@@ -58,12 +67,20 @@ impl BlockTestEnvironment {
             has_master: Cell::new(true),
             asked_master: Cell::new(0),
             exhausted: Cell::new(false),
+            mixed: Cell::new(false),
             hides_orphans: Cell::new(false),
             restarted: Cell::new(false),
             orphan: Cell::new(None),
             grants: RefCell::default(),
             told: RefCell::default(),
         })
+    }
+}
+
+impl BlockSource<BlockTestEnvironment> {
+    /// Asks for a block for a slab that has no memory.
+    async fn get(&self, slab: SlabKind, view: &View) -> Result<BlockGrant, Error> {
+        self.grant(slab, HELD, BlockDemand::Needed, view).await
     }
 }
 
@@ -90,12 +107,27 @@ impl Environment for BlockTestEnvironment {
     ) -> Result<NodeReply, RpcError> {
         let first = node == MnId(0);
         let NodeRequest::InTurn { client, request, .. } = request else { panic!("{request:?}") };
-        match request.of(client) {
+        let request = request.of(client);
+        match &request {
+            NodeRequest::SetOwner { from, to, base, .. } => {
+                let is_noted = [from, to].contains(&&ClientId::NOBODY);
+                let expected = (!self.mixed.get()).then_some(BASE);
+                assert!(!is_noted || *base == expected, "{request:?}");
+            }
+            NodeRequest::Alloc { orders, .. } => {
+                assert!((orders.least..=orders.most).contains(&geometry().max_order()));
+            }
+            _ => {}
+        }
+        match request {
             NodeRequest::Alloc { frozen, .. } if first && !self.grants.borrow().is_empty() => {
                 assert!(frozen.len() <= MAX_ALLOC_REGIONS);
                 self.told.borrow_mut().push(frozen);
                 let block = self.grants.borrow_mut().pop().expect("just seen");
-                Ok(NodeReply::Allocated { block })
+                Ok(NodeReply::Allocated { block, base: Some(BASE) })
+            }
+            NodeRequest::Alloc { orders, .. } if self.mixed.get() && !orders.mixed => {
+                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock))
             }
             NodeRequest::Alloc { client, .. } if first => {
                 if self.owner.get() != ClientId::NOBODY {
@@ -103,7 +135,8 @@ impl Environment for BlockTestEnvironment {
                 }
                 self.owner.set(client);
                 poll_fn(|_| if self.mute.get() { Poll::Pending } else { Poll::Ready(()) }).await;
-                Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
+                let base = (!self.mixed.get()).then_some(BASE);
+                Ok(NodeReply::Allocated { block: block(0, 0), base })
             }
             NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
             NodeRequest::SetOwner { block, .. } if first && self.restarted.get() => {
@@ -130,8 +163,9 @@ impl Environment for BlockTestEnvironment {
             NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
             NodeRequest::BlocksOf { clients } => {
                 let is_asked = first && clients == [self.owner.get()];
-                let block = (BlockId { region: 0, block: 0 }, self.owner.get());
-                Ok(NodeReply::Blocks(is_asked.then_some(block).into_iter().collect()))
+                let owner = self.owner.get();
+                let owned = OwnedBlock { block: block(0, 0), owner, base: Some(BASE) };
+                Ok(NodeReply::Blocks(is_asked.then_some(owned).into_iter().collect()))
             }
             other => panic!("{other:?}"),
         }
@@ -162,6 +196,28 @@ impl Environment for BlockTestEnvironment {
     fn report_unreachable(&self, _: MnId) {}
 }
 
+fn geometry() -> Geometry {
+    Geometry { region_bytes: 1 << 17, block_bytes: 1 << 13, ..Default::default() }
+}
+
+/// Returns the largest block with this number, among the largest blocks of a region.
+fn block(region: u32, number: u32) -> BlockId {
+    let order = geometry().max_order();
+    BlockId { region, frame: number << order, order }
+}
+
+/// Returns the record of an orphaned block, the largest block 0 of region 0.
+fn orphan(owner: u32, class: SizeClass, first: u32) -> Orphan {
+    let owner = ClientId(owner);
+    Orphan { block: block(0, 0), owner, class, first, base: Some(BASE), marked: None }
+}
+
+/// Returns a granted block as it goes back to the pool.
+fn returned(granted: &BlockGrant) -> ReturnedBlock {
+    let base = granted.base.expect("no block is mixed");
+    ReturnedBlock { address: granted.address, bytes: granted.bytes, base }
+}
+
 fn view() -> View {
     let member = |node| Member {
         node,
@@ -177,7 +233,7 @@ fn view() -> View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),
         hash_key: HashKey::new([7; 16]),
-        geometry: Geometry { region_bytes: 1 << 17, block_bytes: 1 << 12, ..Default::default() },
+        geometry: geometry(),
         members: vec![member(MnId(0)), member(MnId(1))],
         regions: vec![Region::replicated(vec![place(MnId(0)), place(MnId(1))], 1)],
         directory: Vec::new(),
@@ -224,21 +280,18 @@ fn source_of(client: u32, env: &Rc<BlockTestEnvironment>) -> BlockSource<BlockTe
 // Promise MEM-14: Blocks are given back on backups first.
 #[test]
 fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
-    let nobody = ClientId::NOBODY;
     let env = BlockTestEnvironment::new();
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    assert!(matches!(at_once(source.grant(slab, &view())), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &view())), Err(Error::Allocation { .. })));
     // The block is not free on node 0 either: node 1 possibly still names the session, and would then refuse to record
     // the next owner.
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
     env.silent.set(false);
-    // The request for a block returns the block once more, and now both nodes acknowledge that.
-    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
-    assert_eq!(env.owner.get(), nobody);
-    at_once(source.grant(slab, &view())).expect("nothing is in doubt any more");
+    // The request for a block returns the block once more, now both nodes acknowledge that, and the node grants it.
+    at_once(source.get(slab, &view())).expect("nothing is in doubt any more");
 }
 
 #[test]
@@ -249,14 +302,14 @@ fn nor_is_one_whose_return_nobody_waited_for() {
     env.hangs.set(true);
     let view = view();
     {
-        let mut grant = pin!(source.grant(slab, &view));
+        let mut grant = pin!(source.get(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
     }
     env.hangs.set(false);
     env.silent.set(false);
     env.owner.set(ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &view)), Err(Error::Allocation { .. })));
 }
 
 #[test]
@@ -268,7 +321,7 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let grant = || {
         env.owner.set(ClientId::NOBODY);
-        at_once(source.grant(slab, &view())).unwrap();
+        at_once(source.get(slab, &view())).unwrap();
     };
     (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
     assert_eq!(env.asked_master.get(), 1);
@@ -287,22 +340,22 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     {
-        let mut grant = pin!(source.grant(slab, &view));
+        let mut grant = pin!(source.get(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
         // While the first request runs, the tables can show the block that this request is about to get, so the second
         // request must not take that block.
         env.mute.set(false);
-        assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     }
     assert_eq!(env.owner.get(), ClientId(7));
-    let found = at_once(source.grant(slab, &view)).unwrap();
-    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    let found = at_once(source.get(slab, &view)).unwrap();
+    assert_eq!((found.address, found.first), (block(0, 0).address(&view.geometry), 0));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     // A block that was handed on is not taken as a missed one, although the tables name the session until another
     // session has taken the block over.
-    source.forget(&[BlockId { region: 0, block: 0 }]);
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    source.forget(&[block(0, 0)]);
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
 }
 
 /// This session has handed a block on; another session has taken it over and returned it to the pool. From there this
@@ -314,13 +367,13 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    at_once(source.grant(slab, &view)).unwrap();
-    source.forget(&[BlockId { region: 0, block: 0 }]);
+    at_once(source.get(slab, &view)).unwrap();
+    source.forget(&[block(0, 0)]);
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()), "all is as it was told");
     env.owner.set(ClientId::NOBODY);
     env.mute.set(true);
     {
-        let mut grant = pin!(source.grant(slab, &view));
+        let mut grant = pin!(source.get(slab, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
     }
@@ -339,17 +392,16 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = BlockId { region: 0, block: 0 };
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = pin!(source.grant(slab, &view));
+    let mut first = pin!(source.get(slab, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "the answer is under way");
-    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
+    let orphan = orphan(3, slab.class, 2);
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     env.mute.set(false);
     let Poll::Ready(Ok(granted)) = first.as_mut().poll(&mut context) else { panic!("it answers") };
-    assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
+    assert_eq!((granted.address, granted.first), (block(0, 0).address(&view.geometry), 0));
 }
 
 /// The session has handed the block on, but the master does not know that yet, and offers the block by the record of an
@@ -361,17 +413,16 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = BlockId { region: 0, block: 0 };
-    at_once(source.grant(slab, &view)).unwrap();
-    source.forget(&[block]);
-    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
+    at_once(source.get(slab, &view)).unwrap();
+    source.forget(&[block(0, 0)]);
+    let orphan = orphan(3, slab.class, 0);
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     // After that, another answer is lost. The block must not be taken as a missed one, because another session is
     // possibly about to take it over.
     source.missed.set(true);
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
 }
 
 /// The master gives a block back to the session that handed it on. At that moment the block's memory node restarts, so
@@ -384,17 +435,16 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = BlockId { region: 0, block: 0 };
-    at_once(source.grant(slab, &view)).unwrap();
-    source.forget(&[block]);
-    let orphan = Orphan { block, owner: ClientId(7), class: slab.class, first: 2, marked: None };
+    at_once(source.get(slab, &view)).unwrap();
+    source.forget(&[block(0, 0)]);
+    let orphan = orphan(7, slab.class, 2);
     env.orphan.set(Some(orphan));
     env.restarted.set(true);
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
     env.restarted.set(false);
-    let found = at_once(source.grant(slab, &view)).unwrap();
-    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
+    let found = at_once(source.get(slab, &view)).unwrap();
+    assert_eq!((found.address, found.first), (block(0, 0).address(&view.geometry), 2));
 }
 
 /// The answer to the first request, which was executed, is lost. Then the block is offered once more, and the second
@@ -406,20 +456,19 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = BlockId { region: 0, block: 0 };
     env.owner.set(ClientId(3));
-    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
+    let orphan = orphan(3, slab.class, 2);
     env.orphan.set(Some(orphan));
     env.forgets.set(true);
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7), "the request was executed");
     env.forgets.set(false);
     env.restarted.set(true);
     env.orphan.set(Some(orphan));
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     env.restarted.set(false);
-    let found = at_once(source.grant(slab, &view)).unwrap();
-    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
+    let found = at_once(source.get(slab, &view)).unwrap();
+    assert_eq!((found.address, found.first), (block(0, 0).address(&view.geometry), 2));
 }
 
 /// While a leaving session waits for the answer of a memory node, the keeper acknowledges a newer view. A table was
@@ -430,14 +479,14 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let address = at_once(source.grant(slab, &view())).unwrap().address;
+    let granted = at_once(source.get(slab, &view())).unwrap();
     env.forgets.set(true);
-    at_once(source.free(address, &view()));
+    at_once(source.free(returned(&granted), &view()));
     env.forgets.set(false);
     for is_newer in [false, true] {
         let gate = gate();
         env.slow.set(true);
-        source.unconfirmed.borrow_mut().insert(BlockId { region: 0, block: 0 });
+        source.unconfirmed.borrow_mut().insert(block(0, 0), Some(BASE));
         let mut settled = pin!(source.settle(&gate));
         let mut context = Context::from_waker(Waker::noop());
         assert!(settled.as_mut().poll(&mut context).is_pending());
@@ -458,7 +507,7 @@ fn a_session_that_leaves_while_a_region_is_copied_is_left_to_recovery() {
     env.silent.set(false);
     let source = source_of(7, &env);
     for is_copied in [true, false] {
-        source.unconfirmed.borrow_mut().insert(BlockId { region: 0, block: 0 });
+        source.unconfirmed.borrow_mut().insert(block(0, 0), Some(BASE));
         let change = is_copied.then(|| change_of(ChangeStage::Transforming, 0..1));
         let gate = SessionGate::new(ClientId(7), Arc::new(View { change, ..view() }), 1);
         assert_eq!(at_once(source.settle(&gate)).is_some(), !is_copied);
@@ -472,12 +521,11 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = BlockId { region: 0, block: 0 };
-    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
+    let orphan = orphan(3, slab.class, 0);
     let gift = OrphanGrant { turn: 5, orphan, owner_lives: false };
-    let address = source.record_orphan(&gift, &view).address;
-    assert_eq!(*source.adopted.borrow(), [(block, 5)]);
-    at_once(source.free(address, &view));
+    let granted = source.record_orphan(&gift, &view);
+    assert_eq!(*source.adopted.borrow(), [(block(0, 0), 5)]);
+    at_once(source.free(returned(&granted), &view));
     assert_eq!(*source.adopted.borrow(), []);
 }
 
@@ -491,17 +539,16 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, &view)).unwrap().address;
+    let before = at_once(source.get(slab, &view)).unwrap();
     env.hangs.set(true);
     {
-        let mut free = pin!(source.free(block, &view));
+        let mut free = pin!(source.free(returned(&before), &view));
         assert!(free.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
     env.hangs.set(false);
     assert_eq!(env.owner.get(), ClientId(7), "the node that hands it out was not asked yet");
-    assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
-    assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back");
-    assert_eq!(at_once(source.grant(slab, &view)).map(|granted| granted.address), Ok(block));
+    let again = at_once(source.get(slab, &view)).expect("who looks for memory gives it back");
+    assert_eq!(again.address, before.address);
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
@@ -514,21 +561,21 @@ fn check_found_after_return(meanwhile: bool) {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, &view)).unwrap().address;
+    let before = at_once(source.get(slab, &view)).unwrap();
     env.slow.set(true);
-    let mut free = pin!(source.free(block, &view));
+    let mut free = pin!(source.free(returned(&before), &view));
     let mut context = Context::from_waker(Waker::noop());
     assert!(free.as_mut().poll(&mut context).is_pending());
     assert_eq!(env.owner.get(), ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &view)), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
     if meanwhile {
-        assert_eq!(at_once(source.grant(slab, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.get(slab, &view)), Err(Error::OutOfMemory));
     }
     env.slow.set(false);
     assert!(free.as_mut().poll(&mut context).is_ready());
-    let found = at_once(source.grant(slab, &view)).expect("the tables name the session");
-    assert_eq!(found.address, block);
+    let found = at_once(source.get(slab, &view)).expect("the tables name the session");
+    assert_eq!(found.address, before.address);
 }
 
 #[test]
@@ -551,24 +598,24 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(slab, &view)).unwrap().address;
+    let before = at_once(source.get(slab, &view)).unwrap();
     env.forgets.set(true);
-    at_once(source.free(block, &view));
+    at_once(source.free(returned(&before), &view));
     env.forgets.set(false);
     env.owner.set(ClientId(9));
     env.slow.set(true);
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = pin!(source.grant(slab, &view));
+    let mut first = pin!(source.get(slab, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "it gives the block back once more");
     env.mute.set(true);
-    let mut second = pin!(source.grant(slab, &view));
+    let mut second = pin!(source.get(slab, &view));
     assert!(second.as_mut().poll(&mut context).is_pending(), "the block is granted");
     env.slow.set(false);
     let found = first.as_mut().poll(&mut context);
     assert_eq!(found, Poll::Ready(Err(Error::OutOfMemory)));
     env.mute.set(false);
     let Poll::Ready(Ok(granted)) = second.as_mut().poll(&mut context) else { panic!("it answers") };
-    assert_eq!(granted.address, block);
+    assert_eq!(granted.address, before.address);
 }
 
 // Promise MEM-13
@@ -582,8 +629,8 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let change = change_of(ChangeStage::Frozen, 0..1);
     let frozen = View { change: Some(change), ..view() };
-    assert_eq!(at_once(source.grant(slab, &frozen)), Err(Error::OutOfMemory));
-    at_once(source.grant(slab, &view())).expect("it was not forgotten");
+    assert_eq!(at_once(source.get(slab, &frozen)), Err(Error::OutOfMemory));
+    at_once(source.get(slab, &view())).expect("it was not forgotten");
 }
 
 /// A node is told of as many frozen regions as one request can name, and grants a block of a frozen region that was not
@@ -599,17 +646,17 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     let regions = vec![view().regions[0].clone(); all as usize];
     let change = change_of(ChangeStage::Transforming, 0..all - 1);
     let view = View { regions, change: Some(change), ..view() };
-    let block = |region| BlockId { region, block: 3 };
+    let block = |region| block(region, 3);
     *env.grants.borrow_mut() = vec![block(all - 1), block(45), block(46)];
-    let granted = at_once(source.grant(slab, &view)).expect("one region is not copied");
-    assert_eq!(granted.address, view.geometry.block_address(all - 1, 3));
+    let granted = at_once(source.get(slab, &view)).expect("one region is not copied");
+    assert_eq!(granted.address, block(all - 1).address(&view.geometry));
     let told = env.told.take();
     assert_eq!(told.len(), 3);
     assert!(!told[0].contains(&46) && told[1][0] == 46 && told[2][..2] == [46, 45], "{told:?}");
     assert!(source.missed.get(), "what it has left is looked for later");
     // A node that grants only blocks of copied regions is given up after some attempts.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
-    assert!(matches!(at_once(source.grant(slab, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &view)), Err(Error::Allocation { .. })));
 }
 
 /// A request that finds no block returns `Later` at once, so that the operation waits without a pin: other sessions
@@ -624,7 +671,7 @@ fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
         let gate = Arc::new(SessionGate::new(ClientId(7), view.clone(), 1));
         let host = SessionHost::new(env.clone(), gate, source_of(7, &env), false, patience);
         env.now.set(Duration::from_millis(waited));
-        let asked = pin!(host.alloc_block(slab, None, &view));
+        let asked = pin!(host.alloc_block(slab, HELD, BlockDemand::Needed, &view));
         let asked = at_once(host.clocks().until(patience, asked));
         if waited < 1000 {
             assert_eq!(asked, Ok(BlockAnswer::Later))
@@ -642,14 +689,13 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
-    assert!(matches!(at_once(source.grant(slab, &older)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &older)), Err(Error::Allocation { .. })));
     // The first request to return the block can still be executed, so the block must not be used under the newer view
     // either.
     env.forgets.set(false);
-    assert!(matches!(at_once(source.grant(slab, &view())), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.get(slab, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
-    assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back once more");
+    at_once(source.get(slab, &view())).expect("who looks for memory gives it back once more");
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
@@ -662,7 +708,7 @@ fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.owner.set(ClientId(8));
     let is_exhausted = || {
-        assert_eq!(at_once(source.grant(slab, &view())), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.get(slab, &view())), Err(Error::OutOfMemory));
         source.is_exhausted()
     };
     assert!(!is_exhausted(), "others may have some soon");
@@ -675,4 +721,25 @@ fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     source.missed.set(true);
     env.has_master.set(true);
     assert!(is_exhausted(), "it has looked for what it missed");
+}
+
+/// The owner of a mixed block waits some seconds, and the master can add a region at once.
+#[test]
+fn a_mixed_block_is_asked_for_when_the_master_has_refused() {
+    let env = BlockTestEnvironment::new();
+    env.silent.set(false);
+    env.mixed.set(true);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let grown = at_once(source.grant_better(slab, HELD, BlockDemand::Growth, &view()));
+    assert_eq!(grown, Err(Error::OutOfMemory), "a slab that is not short waits for no block");
+    let waits = at_once(source.grant(slab, HELD, BlockDemand::NeededNow, &view()));
+    assert_eq!(waits, Err(Error::OutOfMemory), "nor does one that waits for a block already");
+    env.has_master.set(false);
+    let unanswered = at_once(source.get(slab, &view()));
+    assert!(matches!(unanswered, Err(Error::Allocation { .. })), "{unanswered:?}");
+    assert_eq!(env.owner.get(), ClientId::NOBODY, "nothing was granted");
+    env.has_master.set(true);
+    let granted = at_once(source.get(slab, &view())).expect("it is better than none");
+    assert_eq!(granted.base, None);
 }

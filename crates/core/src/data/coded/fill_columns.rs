@@ -10,15 +10,15 @@ use alloc::vec::Vec;
 
 use super::{Columns, take_copy_words};
 use crate::data::bulk_copy::{CHUNK_BYTES, CopyResult, copy_bytes};
-use crate::data::{CopyContext, PerPlace, PlaceOfCopy, Region, is_copy, named_in};
+use crate::data::{CopyContext, PerPlace, Region, RegionBlock, is_copy, named_in};
 use crate::erasure::{Coding, MAX_CHUNKS, ReedSolomon};
 use crate::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, SizeClass, Slot,
-    Stripe, bitmap_bytes,
+    Stripe,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket, VerbBatch};
-use crate::view::{Geometry, PoolPlace};
+use crate::view::PoolPlace;
 
 /// See [`Region::copy_to`].
 pub(crate) async fn copy_to<F: Fabric>(
@@ -47,8 +47,7 @@ pub(crate) async fn write_parity<F: Fabric>(
 /// The progress of filling columns of a region.
 struct ColumnFill<'r, F> {
     fabric: &'r F,
-    geometry: &'r Geometry,
-    place_of_copy: &'r PlaceOfCopy<'r>,
+    context: CopyContext<'r>,
     coding: Coding,
     code: ReedSolomon,
     /// The existing columns, each with its chunk number.
@@ -68,26 +67,24 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         context: CopyContext<'r>,
         result: &'r mut CopyResult,
     ) -> ColumnFill<'r, F> {
-        let CopyContext { geometry, place_of_copy } = context;
         let coding = columns.coding;
         let is_oriented = columns.is_oriented();
         let code = ReedSolomon::new(coding);
         let from = region.places().iter().copied().zip(columns.chunks.iter().copied()).collect();
-        ColumnFill { fabric, geometry, place_of_copy, coding, code, from, is_oriented, result }
+        ColumnFill { fabric, context, coding, code, from, is_oriented, result }
     }
 
     /// Fills all of a new column except the free bitmaps.
     async fn fill(mut self, to: PoolPlace, chunk: u8) -> Result<(), FailedVerb> {
-        let geometry = self.geometry;
+        let CopyContext { geometry, blocks, .. } = self.context;
         let leaving = self.from.iter().find(|(_, from)| *from == chunk);
         let leaving = leaving.map(|(place, _)| *place);
         let table = geometry.table_bytes();
         copy_bytes(self.fabric, self.from[0].0, to, table, self.result).await?;
-        for block in 0..geometry.blocks_per_region() {
-            let block = geometry.block_offset(block);
+        for RegionBlock { offset: block, bytes } in blocks.iter().copied() {
             let class = self.copy_header(block, to).await?;
-            let mut filled = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
-            let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
+            let mut filled = BLOCK_HEADER_BYTES;
+            let shape = class.and_then(|class| BlockShape::new(bytes, class));
             if let Some(shape) = shape {
                 match leaving {
                     Some(leaving) => {
@@ -98,7 +95,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
                 filled = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
             }
             let at = block + filled;
-            let bytes = geometry.block_bytes - filled;
+            let bytes = bytes - filled;
             match leaving {
                 Some(leaving) => {
                     let [from, to] = [leaving, to].map(|place| place.plus(at));
@@ -112,14 +109,12 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
 
     /// Writes the parity chunks that the region's objects lack.
     async fn write_parity(mut self) -> Result<(), FailedVerb> {
-        let geometry = self.geometry;
         let k = self.coding.k();
         let parity = self.from.iter().copied().filter(|(_, chunk)| usize::from(*chunk) >= k);
         let parity: PerPlace<(PoolPlace, u8)> = parity.collect();
-        for block in 0..geometry.blocks_per_region() {
-            let block = geometry.block_offset(block);
+        for RegionBlock { offset: block, bytes } in self.context.blocks.iter().copied() {
             let (_, _, class) = self.read_header(block).await?;
-            let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
+            let shape = class.and_then(|class| BlockShape::new(bytes, class));
             if let Some(shape) = shape.filter(|_| !parity.is_empty()) {
                 self.make_objects(block, shape, &parity, true).await?;
             }
@@ -318,7 +313,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
                 let few = removed(Mutant::SealsFromFirstCopyOnly);
                 let copies = turns.flat_map(|turn| named_in(bytes, turn, chunk.identity()));
                 for (_, copy) in copies.filter(|(number, _)| *number == 0 || !few) {
-                    let place = (self.place_of_copy)(copy.address(), class.bytes());
+                    let place = (self.context.place_of_copy)(copy.address(), class.bytes());
                     let Some(place) = place else { continue };
                     let read = (i, copy, place, class.bytes() as u32);
                     if !named.contains(&read) {

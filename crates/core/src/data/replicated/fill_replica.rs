@@ -3,27 +3,28 @@
 use alloc::vec::Vec;
 
 use crate::data::bulk_copy::{CHUNK_BYTES, CopyResult, copy_bytes};
-use crate::data::{PerPlace, Region};
+use crate::data::{CopyContext, PerPlace, Region, RegionBlock};
 use crate::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket, VerbBatch};
-use crate::view::{Geometry, MAX_REPLICAS, PoolPlace};
+use crate::view::{MAX_REPLICAS, PoolPlace};
 
 /// See [`Region::copy_to`].
 pub(crate) async fn copy_to<F: Fabric>(
     region: &Region,
     fabric: &F,
-    geometry: &Geometry,
+    context: CopyContext<'_>,
     to: PoolPlace,
     copied: &mut CopyResult,
 ) -> Result<(), FailedVerb> {
-    ReplicaFill { fabric, geometry, from: region.places(), to, result: copied }.copy().await
+    let from = region.places();
+    ReplicaFill { fabric, context, from, to, result: copied }.copy().await
 }
 
 /// The progress of filling a new replica of a region.
 struct ReplicaFill<'r, F> {
     fabric: &'r F,
-    geometry: &'r Geometry,
+    context: CopyContext<'r>,
     /// The present places of the region.
     from: &'r [PoolPlace],
     to: PoolPlace,
@@ -31,33 +32,30 @@ struct ReplicaFill<'r, F> {
 }
 
 impl<F: Fabric> ReplicaFill<'_, F> {
-    /// Copies everything but the free bitmaps. Only those of the region's first place are valid, and clients change
-    /// them while this runs. Those of another place are zeros until that place becomes the first.
+    /// Copies everything but the free bitmap. Only that of the region's first place is valid, and clients change it
+    /// while this runs. That of another place is zeros until that place becomes the first.
     ///
     /// The source is the first place, except for damage there: objects that are not whole, and invalid block headers,
     /// are taken from another replica if possible.
     async fn copy(mut self) -> Result<(), FailedVerb> {
-        let geometry = self.geometry;
+        let CopyContext { geometry, blocks, .. } = self.context;
         let table = geometry.table_bytes();
         copy_bytes(self.fabric, self.from[0], self.to, table, self.result).await?;
-        let bitmap = bitmap_bytes(geometry.block_bytes);
-        for block in 0..geometry.blocks_per_region() {
-            let block = geometry.block_offset(block);
+        if removed(Mutant::CopiesBitmaps) {
+            let [from, to] = [self.from[0], self.to].map(|place| place.plus(table));
+            let bitmap = bitmap_bytes(geometry.region_bytes);
+            copy_bytes(self.fabric, from, to, bitmap, self.result).await?;
+        }
+        for RegionBlock { offset: block, bytes } in blocks.iter().copied() {
             let header = self.copy_header(block).await?;
-            if removed(Mutant::CopiesBitmaps) {
-                let at = block + BLOCK_HEADER_BYTES;
-                let [from, to] = [self.from[0], self.to].map(|place| place.plus(at));
-                copy_bytes(self.fabric, from, to, bitmap, self.result).await?;
-            }
-            let mut copied = BLOCK_HEADER_BYTES + bitmap;
-            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            let mut copied = BLOCK_HEADER_BYTES;
+            let shape = header.and_then(|h| BlockShape::new(bytes, h.class));
             if let Some(shape) = shape.filter(|_| !removed(Mutant::CopiesDamage)) {
                 self.copy_objects(block, shape).await?;
                 copied = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
             }
             let [from, to] = [self.from[0], self.to].map(|place| place.plus(block + copied));
-            let bytes = geometry.block_bytes - copied;
-            copy_bytes(self.fabric, from, to, bytes, self.result).await?;
+            copy_bytes(self.fabric, from, to, bytes - copied, self.result).await?;
         }
         Ok(())
     }

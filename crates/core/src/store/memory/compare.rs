@@ -34,7 +34,7 @@ use crate::slab::{Block, SeenFreeBits, Verification};
 use crate::store::Store;
 use crate::store::write::find_copies;
 use crate::verbs::Fabric;
-use crate::view::{MAX_REPLICAS, PoolPlace, View};
+use crate::view::{MAX_REPLICAS, PoolPlace};
 
 /// The number of bytes of the index that are read in one phase, unless a single subtable has more.
 const PHASE_BYTES: u64 = 1 << 20;
@@ -42,6 +42,7 @@ const PHASE_BYTES: u64 = 1 << 20;
 /// A block whose objects are compared with the index.
 struct ComparedBlock {
     block: Address,
+    bytes: u64,
     shape: BlockShape,
     taken: Vec<bool>,
     kept: Vec<bool>,
@@ -105,7 +106,7 @@ fn targets<F: Fabric, H: Host>(upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedB
         let taken = b.taken();
         let primary_since = upkeep.primary_since(b.address)?;
         let kept = vec![false; taken.len()];
-        Some(ComparedBlock { block: b.address, shape, taken, kept, primary_since })
+        Some(ComparedBlock { block: b.address, bytes: b.bytes, shape, taken, kept, primary_since })
     };
     let mut targets: Vec<ComparedBlock> = due.filter_map(target).collect();
     targets.sort_unstable_by_key(|target| target.block);
@@ -168,7 +169,7 @@ impl<F: Fabric, H: Host> IndexComparison<'_, F, H> {
         keeping.dedup();
         let Some(copies) = find_copies(&mut self.upkeep.op, &keeping).await else { return false };
         for copy in &copies {
-            note_object(&self.upkeep.op.view, copy.address(), &mut self.targets);
+            note_object(copy.address(), &mut self.targets);
         }
         !self.upkeep.op.newer_view_has_come()
     }
@@ -205,7 +206,7 @@ impl<F: Fabric, H: Host> IndexComparison<'_, F, H> {
             for word in bytes.as_chunks().0.iter().take(most) {
                 let word = Slot(u64::from_le_bytes(*word));
                 if let Some(object) = word.object() {
-                    note_object(&self.upkeep.op.view, object, &mut self.targets);
+                    note_object(object, &mut self.targets);
                 }
                 if follows
                     && self
@@ -232,15 +233,15 @@ impl SettledComparison {
         if guard(Mutant::MarksInUse, !upkeep.op.store.memory.is_sealed(block)) {
             return;
         }
-        let words = {
+        let (bytes, words) = {
             let mut slabs = upkeep.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // The block stays unverified until the free bits of all its garbage are set.
             found.bitmap.unverify();
             found.held = true;
-            bits_of(found.shape, garbage)
+            (found.bytes, bits_of(found.shape, garbage))
         };
-        let is_marked = set_missing_free(upkeep, block, &words).await;
+        let is_marked = set_missing_free(upkeep, block, bytes, &words).await;
         if let Some(found) = upkeep.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if is_marked {
@@ -256,9 +257,10 @@ impl SettledComparison {
 async fn set_missing_free<F: Fabric, H: Host>(
     upkeep: &mut MemoryUpkeep<'_, F, H>,
     block: Address,
+    bytes: u64,
     words: &[(u32, u64)],
 ) -> bool {
-    let Some(set) = read_free_bitmap(upkeep, block).await else { return false };
+    let Some(set) = read_free_bitmap(upkeep, block, bytes).await else { return false };
     let missing = |(word, bits): &(u32, u64)| {
         let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
         (missing != 0).then_some((*word, missing))
@@ -270,24 +272,23 @@ async fn set_missing_free<F: Fabric, H: Host>(
 async fn read_free_bitmap<F: Fabric, H: Host>(
     upkeep: &mut MemoryUpkeep<'_, F, H>,
     block: Address,
+    bytes: u64,
 ) -> Option<Vec<u64>> {
     let place = upkeep.bitmap(block)?;
-    let bytes = bitmap_bytes(upkeep.op.view.geometry.block_bytes) as u32;
     upkeep.op.batch.clear();
-    let read = upkeep.op.batch.read(place.node, place.offset, bytes);
+    let read = upkeep.op.batch.read(place.node, place.offset, bitmap_bytes(bytes) as u32);
     upkeep.op.phase().await;
     let bytes = upkeep.op.batch.data(read).ok()?;
     Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }
 
 /// Notes that a slot leads to an object, if the object's block is compared.
-fn note_object(view: &View, object: Address, targets: &mut [ComparedBlock]) {
-    let Some((block, offset)) = view.geometry.block_of(object) else { return };
-    let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else {
-        return;
-    };
-    if let Some(object) = targets[at].shape.object_at(offset) {
-        targets[at].kept[object as usize] = true;
+fn note_object(object: Address, targets: &mut [ComparedBlock]) {
+    let behind = targets.partition_point(|target| target.block <= object);
+    let Some(target) = behind.checked_sub(1).map(|at| &mut targets[at]) else { return };
+    let offset = object.bytes() - target.block.bytes();
+    if let Some(object) = target.shape.object_at(offset).filter(|_| offset < target.bytes) {
+        target.kept[object as usize] = true;
     }
 }
 

@@ -18,16 +18,19 @@ use core::cell::{Cell, RefCell};
 
 use super::upkeep::{FreeBits, MemoryUpkeep};
 use crate::host::Host;
-use crate::layout::{Address, Slot};
+use crate::layout::{Address, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::stats::OpKind;
 use crate::store::Store;
 use crate::store::write::{find_copies, with_copies};
 use crate::verbs::Fabric;
-use crate::view::View;
+use crate::view::FRAME_ALIGN_BYTES;
 
 /// The number of freed objects whose free bits are set together.
 pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
+/// The number of local epochs after which free bits are set even if there are only a few: a slow writer would otherwise
+/// keep freed memory for long.
+const OLD_EPOCHS: u64 = 64;
 
 /// Objects that the session has freed and whose free bits are not set yet.
 #[derive(Debug, Default)]
@@ -115,16 +118,23 @@ impl PendingFreeBits {
         self.words.borrow().len() >= least.max(1) && !self.setting_free.get()
     }
 
+    /// Returns whether freed objects wait, and the oldest of them for long.
+    #[inline]
+    pub fn is_old(&self, local_epoch: u64) -> bool {
+        let is_old = |since| local_epoch >= since + OLD_EPOCHS;
+        self.since.get().is_some_and(is_old) && self.is_due(1)
+    }
+
     /// Takes the first `count` freed objects out of the list, and replaces `free_bits` by their bits and those of the
     /// `copies`.
-    fn take(&self, view: &View, count: usize, copies: Vec<Address>, free_bits: &mut Vec<FreeBits>) {
+    fn take(&self, count: usize, copies: Vec<Address>, free_bits: &mut Vec<FreeBits>) {
         let mut words = self.words.borrow_mut();
         let objects = words[..count].iter();
         let objects = objects.filter_map(|word| word.object());
         if copies.is_empty() {
-            by_word(view, objects, free_bits)
+            by_word(objects, free_bits)
         } else {
-            by_word(view, objects.chain(copies), free_bits)
+            by_word(objects.chain(copies), free_bits)
         }
         words.drain(..count);
         drop(words);
@@ -169,7 +179,7 @@ async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {
         return;
     }
     let mut free_bits = freed.free_bits.take();
-    freed.take(&store.view.borrow(), count, copies, &mut free_bits);
+    freed.take(count, copies, &mut free_bits);
     let mut upkeep = MemoryUpkeep::begin(store);
     upkeep.set_free_bits(&free_bits).await;
     freed.free_bits.replace(free_bits);
@@ -196,21 +206,16 @@ async fn copies_of<F: Fabric, H: Host>(store: &Store<F, H>, words: &[Slot]) -> V
     }
 }
 
-/// Replaces `free_bits` by the bits of these objects, one entry for each word of their blocks' bitmaps.
-pub(super) fn by_word(
-    view: &View,
-    objects: impl Iterator<Item = Address>,
-    free_bits: &mut Vec<FreeBits>,
-) {
+/// Replaces `free_bits` by the bits of these objects, one entry for each word of the free bitmaps.
+pub(super) fn by_word(objects: impl Iterator<Item = Address>, free_bits: &mut Vec<FreeBits>) {
     free_bits.clear();
-    free_bits.extend(objects.filter_map(|object| {
-        let (block, word, bits) = view.geometry.free_bit(object)?;
-        Some(FreeBits { block, word, bits })
+    free_bits.extend(objects.map(|object| {
+        let first = Address::new(object.bytes() / FRAME_ALIGN_BYTES * FRAME_ALIGN_BYTES);
+        FreeBits { first, bits: 1 << (object.bytes() / UNIT_BYTES % 64) }
     }));
-    // This sum is different for every bitmap word, because a bitmap has fewer words than its block has bytes.
-    free_bits.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
+    free_bits.sort_unstable_by_key(|mark| mark.first);
     free_bits.dedup_by(|mark, sum| {
-        let same = (mark.block, mark.word) == (sum.block, sum.word);
+        let same = mark.first == sum.first;
         if same {
             sum.bits |= mark.bits;
         }

@@ -63,9 +63,9 @@ pub(super) struct SessionMemory {
 
 impl SessionMemory {
     /// Creates the memory of a session of `client`, without a block.
-    pub fn new(client: ClientId, block_bytes: u64, counters: Arc<Counters>) -> SessionMemory {
+    pub fn new(client: ClientId, counters: Arc<Counters>) -> SessionMemory {
         SessionMemory {
-            slabs: RefCell::new(Slabs::new(client, block_bytes)),
+            slabs: RefCell::new(Slabs::new(client)),
             freed: PendingFreeBits::default(),
             counters,
             looks: Cell::new(0),
@@ -215,10 +215,10 @@ impl SessionMemory {
     }
 }
 
-/// Returns whether the view forbids new objects in a block, because it has frozen the block's region.
-pub(in crate::store) fn is_frozen(view: &View, block: Address) -> bool {
+/// Returns whether the view forbids new objects at an address, because it has frozen the region.
+pub(in crate::store) fn is_frozen(view: &View, at: Address) -> bool {
     view.change.is_some()
-        && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
+        && view.is_region_frozen((at.bytes() / view.geometry.region_bytes) as u32)
         && !removed(Mutant::WritesWhileFrozen)
 }
 

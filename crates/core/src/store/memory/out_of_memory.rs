@@ -29,7 +29,7 @@ use super::reclaim::{BlockCollector, CollectResult, read_headers};
 use super::{is_frozen, set_free, window_epoch};
 use crate::data::Region;
 use crate::error::{Error, FailedWriteOutcome};
-use crate::host::{BlockAnswer, GiveUp, Host};
+use crate::host::{BlockAnswer, BlockDemand, GiveUp, Host};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, SlabKind, SlabShortage, Slabs, USED_AGAIN_AT};
 use crate::store::Store;
@@ -69,6 +69,26 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
             return self.look_beside(subtable).await;
         }
         self.collector(None).collect(false).await;
+        self.grow().await;
+    }
+
+    /// Asks for a larger block if the slab writes fast, unless memory is short. A failure is no error, because the slab
+    /// has other blocks.
+    async fn grow(&self) {
+        let Self { store, kind } = *self;
+        let view = store.newest_view();
+        let largest = view.geometry.block_bytes;
+        let epoch = store.host.epoch();
+        let should_grow = store.memory.slabs.borrow_mut().should_grow(kind, largest, epoch);
+        if !should_grow || store.memory.pool_was_empty.get() {
+            return;
+        }
+        if store.memory.slabs.borrow_mut().begin_ask(kind) {
+            let _ends = AllocBlockGuard { slabs: &store.memory.slabs, kind };
+            let least = &mut { USED_AGAIN_AT };
+            let search = MemorySearch { store, kind, least, view: &view };
+            let _ = search.ask_for_block(BlockDemand::Growth).await;
+        }
     }
 
     /// Searches for a block on the nodes of a subtable's replicas: among the session's blocks, then elsewhere if the
@@ -101,7 +121,7 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
         if !looking.found {
             let least = &mut { USED_AGAIN_AT };
             let search = MemorySearch { store, kind, least, view: &view };
-            let _ = search.ask_for_block(Some(subtable)).await;
+            let _ = search.ask_for_block(BlockDemand::Beside(subtable)).await;
             looking.found = is_used();
         }
     }
@@ -290,7 +310,9 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
         loop {
-            let asked = self.ask_for_block(None).await?;
+            let demand =
+                if self.has_waiting() { BlockDemand::NeededNow } else { BlockDemand::Needed };
+            let asked = self.ask_for_block(demand).await?;
             if asked != BlockRequestResult::Later {
                 return Ok(asked);
             }
@@ -320,6 +342,13 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         slabs.blocks().any(|b| b.kind == self.kind && b.generations.is_unread(epoch))
     }
 
+    /// Returns whether the slab has a block that it can use when a window has passed.
+    fn has_waiting(&self) -> bool {
+        let epoch = window_epoch(&self.store.host);
+        let mut slabs = self.store.memory.slabs.borrow_mut();
+        slabs.blocks().any(|b| b.kind == self.kind && b.generations.waits(epoch))
+    }
+
     /// Waits until the headers of the slab's blocks are read, or a newer view has come. Returns whether a newer view
     /// has come.
     async fn await_headers(&self) -> Result<bool, Error> {
@@ -339,9 +368,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Asks for one block, and adds it to the slab. With `beside`, asks only for a block on the nodes of that
-    /// subtable's replicas.
-    async fn ask_for_block(&self, beside: Option<u32>) -> Result<BlockRequestResult, Error> {
+    /// Asks for one block, and adds it to the slab.
+    async fn ask_for_block(&self, demand: BlockDemand) -> Result<BlockRequestResult, Error> {
         let Self { store, kind, .. } = *self;
         // If a memory node does not answer, the headers of its blocks cannot be read. Without this check the session
         // would get block after block, and could use none of them.
@@ -357,7 +385,8 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = store.host.alloc_block(kind, beside, self.view).await;
+        let bytes = store.memory.slabs.borrow().bytes_of(kind);
+        let grant = store.host.alloc_block(kind, bytes, demand, self.view).await;
         drop(pin);
         let grant = match grant {
             Ok(BlockAnswer::Block(grant)) => grant,
@@ -368,10 +397,9 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
-                // A pool without a block on the requested nodes possibly has other blocks, so it does not count as
-                // empty.
+                // A demand that asks only some regions says nothing about the other ones.
                 let was_empty = &store.memory.pool_was_empty;
-                was_empty.set(was_empty.get() || beside.is_none());
+                was_empty.set(was_empty.get() || demand.is_urgent());
                 return Ok(BlockRequestResult::Nothing);
             }
             Err(error) => return Err(error),
@@ -385,6 +413,12 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         }
         if self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
+        }
+        let waits = |b: &mut Block| b.generations.waits(window_epoch(&store.host));
+        if store.memory.slabs.borrow_mut().find(grant.address).is_some_and(waits) {
+            // The block was merged from others, which happens only when no other block is left.
+            store.memory.pool_was_empty.set(true);
+            return Ok(BlockRequestResult::Nothing);
         }
         store.memory.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty {

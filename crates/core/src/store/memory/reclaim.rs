@@ -20,6 +20,7 @@
 
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::cmp::Reverse;
 
 use super::compare::compare_unverified;
 use super::seal::PostedSeals;
@@ -199,8 +200,10 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
                     if store.memory.waits_for_its_window(&store.host, block) {
                         continue;
                     }
-                    store.memory.slabs.borrow_mut().remove(block);
-                    store.host.free_block(block, &upkeep.op.view.clone()).await;
+                    let Some(returned) = store.memory.slabs.borrow_mut().remove(block) else {
+                        continue;
+                    };
+                    store.host.free_block(returned, &upkeep.op.view.clone()).await;
                     freed = true;
                 }
                 _ => {}
@@ -220,7 +223,10 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let epoch = window_epoch(&self.store.host);
         let waiting = slabs.aside().iter().filter(|b| b.generations.waits(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
-        for block in slabs.aside().iter().filter(free) {
+        // Of each slab the largest free block stays.
+        let mut free: Vec<&Block> = slabs.aside().iter().filter(free).collect();
+        free.sort_by_key(|block| Reverse(block.bytes));
+        for block in free {
             let is_other = short && block.kind != self.kind;
             if block.scrubbed.is_none() && block.generations.is_open() {
                 // The block possibly waits for its window. If the block was emptied now, its wait would begin anew.
@@ -325,14 +331,18 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     }
 
     fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, u64, Ticket)> {
-        let bytes = bitmap_bytes(self.op.view.geometry.block_bytes) as u32;
-        let places =
-            blocks.iter().filter_map(|b| Some((*b, self.primary_since(*b)?, self.bitmap(*b)?)));
-        let places: Vec<(Address, u64, PoolPlace)> = places.collect();
-        let read = |(block, primary_since, place): (Address, u64, PoolPlace)| {
-            (block, primary_since, self.op.batch.read(place.node, place.offset, bytes))
-        };
-        places.into_iter().map(read).collect()
+        let mut slabs = self.op.store.memory.slabs.borrow_mut();
+        let mut reads = Vec::new();
+        for block in blocks {
+            let place = self.primary_since(*block).zip(self.bitmap(*block));
+            let Some((primary_since, place)) = place else { continue };
+            let Some(bytes) = slabs.find(*block).map(|found| bitmap_bytes(found.bytes)) else {
+                continue;
+            };
+            let read = self.op.batch.read(place.node, place.offset, bytes as u32);
+            reads.push((*block, primary_since, read));
+        }
+        reads
     }
 
     /// Makes those objects of a block allocatable whose free bits were seen.
@@ -424,7 +434,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let bytes = reads.iter().map(|read| self.op.batch.data(*read));
             let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
             if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
-                found.generations.read(&ReplicaHeaders::of(bytes.into_iter()), epoch);
+                let newest = self.op.store.host.epoch();
+                found.generations.read(&ReplicaHeaders::of(bytes.into_iter()), epoch, newest);
             }
         }
     }
@@ -435,23 +446,22 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// bits of such objects.
     async fn zero_block(&mut self, block: Address) {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
-        let header = {
+        let (bytes, header) = {
             let mut slabs = self.op.store.memory.slabs.borrow_mut();
             // The block has possibly been taken into use since it was chosen, for example while another block was
             // zeroed.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
             found.begin_zeroing(self.op.store.host.epoch());
-            slabs.sealed(block).map(|header| header.encode())
+            let bytes = found.bytes;
+            let Some(header) = slabs.sealed(block) else { return };
+            (bytes, header.encode())
         };
-        let Some(header) = header else { return };
         let mut is_good = true;
         if !removed(Mutant::ZeroesBeforeTheBase) {
             is_good = self.write_header(&places, &header).await;
         }
-        // The header stays, because a block without a header counts as never used. The bitmap needs no zeros, because
-        // no bit is set.
-        let bytes = self.op.view.geometry.block_bytes;
-        let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
+        // The header stays until the nodes have noted the base, because a block without a header counts as never used.
+        let mut at = BLOCK_HEADER_BYTES;
         while at < bytes && is_good && !self.op.pin.traces.has_posted() {
             let count = CHUNK_BYTES.min(bytes - at);
             self.op.batch.clear();

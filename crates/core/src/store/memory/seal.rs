@@ -43,7 +43,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
             let is_sealed = passes(Mutant::MarksInUse, self.memory.is_sealed(block));
-            by_word(&upkeep.op.view, objects.iter().copied(), &mut free_bits);
+            by_word(objects.iter().copied(), &mut free_bits);
             let is_good = objects.is_empty() || is_sealed && upkeep.set_free_bits(&free_bits).await;
             if let Some(found) = self.memory.slabs.borrow_mut().aside_at(block) {
                 upkeep

@@ -14,11 +14,11 @@ use crate::view::PoolPlace;
 /// The largest number of blocks whose free bitmaps are read, or that are sealed, in one phase.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 
-/// The bits to set in one word of a block's free bitmap.
+/// The bits to set in one word of a free bitmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBits {
-    pub block: Address,
-    pub word: u32,
+    /// The first address for which the word has a bit.
+    pub first: Address,
     pub bits: u64,
 }
 
@@ -98,7 +98,7 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
 
     /// Returns the place of the free bitmap of a block.
     pub fn bitmap(&self, block: Address) -> Option<PoolPlace> {
-        self.op.view.block(block).map(|found| found.bitmap())
+        self.op.view.bitmap(block)
     }
 
     /// Sets bits of free bitmaps, in as many phases as necessary. Returns whether all verbs succeeded.
@@ -106,12 +106,11 @@ impl<'s, F: Fabric, H: Host> MemoryUpkeep<'s, F, H> {
         let mut is_good = true;
         for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
             self.op.batch.clear();
-            for FreeBits { block, word, bits } in free_bits {
-                let Some(bitmap) = self.bitmap(*block) else { continue };
-                let offset = bitmap.offset + u64::from(*word) * 8;
+            for FreeBits { first, bits } in free_bits {
+                let Some(word) = self.bitmap(*first) else { continue };
                 // The bitmap words lie anywhere in the pool, so they are prefetched together.
-                self.op.store.fabric.prefetch(bitmap.node, offset);
-                self.op.batch.faa(bitmap.node, offset, *bits);
+                self.op.store.fabric.prefetch(word.node, word.offset);
+                self.op.batch.faa(word.node, word.offset, *bits);
             }
             is_good &= self.sure_phase().await;
         }

@@ -59,8 +59,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             Redundancy::Oriented(of)
         };
         let next = word.turn() + 1;
-        let (block, _) = view.geometry.block_of(word.address())?;
-        if wanted != intent.slab.redundancy || is_frozen(&view, block) {
+        if wanted != intent.slab.redundancy || is_frozen(&view, word.address()) {
             return None;
         }
         let opcode = self.opcode_read(at)?;

@@ -187,6 +187,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // future for that.
         if self.memory.freed.is_due(SET_FREE_TOGETHER) {
             set_free(self, SET_FREE_TOGETHER).await;
+        } else if self.memory.freed.is_old(self.host.local_epoch()) {
+            set_free(self, 1).await;
         }
         let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {

@@ -318,7 +318,7 @@ fn with_single_pairs() -> View {
 
 fn word_into(view: &View, region: u32) -> Slot {
     let class = SizeClass::from_code(1).unwrap();
-    Slot::new(1, class, view.geometry.block_address(region, 1), 0)
+    Slot::new(1, class, view.geometry.frame_address(region, 1), 0)
 }
 
 #[test]

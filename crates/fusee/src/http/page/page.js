@@ -197,7 +197,7 @@ function showStatus(status) {
       node.control,
       bar(node.used_bytes ?? 0, node.reserved_bytes ?? 0, node.pool_bytes),
       `${bytes(node.used_bytes)} of ${bytes(node.pool_bytes)}, ${bytes(node.reserved_bytes)} reserved`,
-      [node.primary_blocks === null ? '–' : `${number(node.primary_blocks_owned)} of ${number(node.primary_blocks)}`, 'n'],
+      [node.led_bytes === null ? '–' : `${bytes(node.led_bytes_owned)} of ${bytes(node.led_bytes)}`, 'n'],
       [number(node.attached_clients), 'n'],
       traffic(node),
       [number(node.subtables), 'n'],

@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fusee_core::layout::{BLOCK_HEADER_BYTES, HEADER_BYTES};
+use fusee_core::layout::HEADER_BYTES;
 use fusee_core::view::PoolPlace;
 
 use super::*;
@@ -56,10 +56,9 @@ fn every_replica_is_looked_at() {
         let what = noticed_with(&cluster, value, 1).expect("one of the objects is damaged");
         assert!(what.contains("leads to no object"), "{what}");
     }
-    let (block, _) = view.geometry.block_of(hint.word.address()).expect("in a block");
-    let (region, offset) = view.region_of(block).expect("in a region");
+    let (region, _) = view.region_of(hint.word.address()).expect("in a region");
     for (i, place) in region.places().iter().enumerate() {
-        let bitmap = PoolPlace { offset: place.offset + offset + BLOCK_HEADER_BYTES, ..*place };
+        let bitmap = place.plus(view.geometry.bitmap_offset(hint.word.address()));
         let what = noticed_with(&cluster, bitmap, 1 << 9);
         assert_eq!(what.is_some_and(|what| what.contains("has marks")), i > 0);
     }

@@ -10,6 +10,7 @@ use fusee_core::stats::Damage;
 use fusee_core::verbs::VerbOp;
 use fusee_core::view::PoolPlace;
 
+use super::super::largest_block;
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
 /// An object is being written, and its word is not in the index yet. Meanwhile another operation is short of memory and
@@ -24,7 +25,7 @@ pub fn beside_a_write(seed: u64) {
     let class = Object::class(1, VALUE.len()).expect("there is such a class");
     let shape = fusee_core::layout::BlockShape::new(view.geometry.block_bytes, class);
     let second = shape.expect("three fit").offset(1);
-    let at = Address::new(view.geometry.block_address(0, 0).bytes() + second);
+    let at = Address::new(largest_block(&view.geometry, 0, 0).address.bytes() + second);
     let places: Vec<PoolPlace> =
         view.object(at, class.bytes()).expect("it is there").places().collect();
     let network = stage.cluster.network();

@@ -8,9 +8,11 @@ use std::rc::Rc;
 
 use fusee_core::Error;
 use fusee_core::layout::{Address, BlockHeader, BlockShape, Object, SizeClass, Slot};
+use fusee_core::recovery::BlockSpan;
 use fusee_core::slab::{BlockRemainder, WINDOW_EPOCHS};
 use fusee_core::view::PoolPlace;
 
+use super::super::largest_block;
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
 /// A value of another size class than [`VALUE`]. A block has room for one such object.
@@ -86,7 +88,7 @@ impl GenerationSession {
 }
 
 pub(super) fn block(stage: &ScriptedCluster, number: u32) -> Address {
-    stage.cluster.view().geometry.block_address(0, number)
+    largest_block(&stage.cluster.view().geometry, 0, number).address
 }
 
 /// Each INSERT of an existing key writes an object that no other session learns of. The object must not be written
@@ -235,7 +237,9 @@ pub(super) fn dies_when_empty(lives: GenerationSession) -> GenerationSession {
     let script = &lives.script;
     let (next, its) = stage.open(0..0, None);
     its.follow(script);
-    let rest = BlockRemainder { block: block(stage, 0), class: class(), first: 3, marked: None };
+    let BlockSpan { address, bytes } = largest_block(&stage.cluster.view().geometry, 0, 0);
+    let (base, class, marked) = (None, class(), None);
+    let rest = BlockRemainder { block: address, bytes, base, class, first: 3, marked };
     its.grant_remainder(&rest);
     GenerationSession { stage: stage.clone(), store: next, script: its }
 }

@@ -28,18 +28,18 @@ use fusee_core::data::Redundancy;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::host::{
-    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs, PinnedOperations,
-    Reports, Views,
+    Backoff, BlockAnswer, BlockDemand, Blocks, Epochs, GiveUp, IndexGrowthAnswer, Logs,
+    PinnedOperations, Reports, Views,
 };
-use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
+use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Object, SizeClass};
 use fusee_core::slab::BlockRemainder;
-use fusee_core::slab::{BlockGrant, SlabKind};
+use fusee_core::slab::{BlockGrant, ReturnedBlock, SlabKind};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, Fabric, MnId, Verb, VerbBatch, VerbError, VerbOp};
 use fusee_core::view::{Geometry, PoolPlace, View};
 use fusee_sim::{ClusterOptions, SimCluster, SimFabric};
 
-use super::{all_slots, small, stepwise};
+use super::{all_slots, largest_block, small, stepwise};
 
 /// A value of such a length that three objects fit in a block.
 pub const VALUE: [u8; 1100] = [1; 1100];
@@ -59,6 +59,7 @@ struct LostVerb {
 
 /// The environment of a session, and the script that controls it.
 pub struct HostScript {
+    cluster: SimCluster,
     view: RefCell<Arc<View>>,
     local_epoch: Cell<u64>,
     pinned: Cell<Option<u64>>,
@@ -68,7 +69,7 @@ pub struct HostScript {
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
     /// Blocks that the session has returned. A request without a grant gets the oldest of these blocks.
-    pool: RefCell<VecDeque<Address>>,
+    pool: RefCell<VecDeque<ReturnedBlock>>,
     /// Number of requests for a block that are still to be put off.
     put_off: Cell<u32>,
     /// The current epoch.
@@ -142,9 +143,12 @@ impl HostScript {
 
     /// Grants an unused block for objects of this class.
     pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
+        let bytes = self.view.borrow().geometry.block_bytes;
         let grant = BlockGrant {
             redundancy: Redundancy::Replicated,
             address,
+            bytes,
+            base: Some(0),
             class,
             first: 0,
             marked,
@@ -155,10 +159,12 @@ impl HostScript {
 
     /// Grants a block that another session has left, from its remainder on.
     pub fn grant_remainder(&self, rest: &BlockRemainder) {
-        let BlockRemainder { block: address, class, first, marked } = *rest;
+        let BlockRemainder { block: address, bytes, base, class, first, marked } = *rest;
         let grant = BlockGrant {
             redundancy: Redundancy::Replicated,
             address,
+            bytes,
+            base,
             class,
             first,
             marked,
@@ -203,7 +209,8 @@ impl Blocks for ScriptedHost {
     async fn alloc_block(
         &self,
         SlabKind { class, .. }: SlabKind,
-        beside: Option<u32>,
+        _: u64,
+        demand: BlockDemand,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
         let pinned = self.0.pinned.get().is_some();
@@ -215,16 +222,23 @@ impl Blocks for ScriptedHost {
         }
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
-            let lies_there = |address: &Address| {
-                let region = view.region_of(*address).map(|(region, _)| region);
-                let subtable = beside.map(|subtable| &view.subtables[subtable as usize]);
+            let lies_there = |returned: &ReturnedBlock| {
+                let region = view.region_of(returned.address).map(|(region, _)| region);
+                let subtable = match demand {
+                    BlockDemand::Beside(subtable) => Some(&view.subtables[subtable as usize]),
+                    _ => None,
+                };
                 subtable.is_none_or(|it| region.is_some_and(|region| region.lies_beside(it)))
             };
-            let address = self.0.pool.borrow_mut().pop_front_if(|address| lies_there(address))?;
+            let returned =
+                self.0.pool.borrow_mut().pop_front_if(|returned| lies_there(returned))?;
+            let ReturnedBlock { address, bytes, base } = returned;
             let marked = view.region_of(address).map(|(region, _)| region.primary_since());
             Some(BlockGrant {
                 redundancy: Redundancy::Replicated,
                 address,
+                bytes,
+                base: Some(base),
                 class,
                 first: 0,
                 marked,
@@ -256,7 +270,13 @@ impl Blocks for ScriptedHost {
         Vec::new()
     }
 
-    async fn free_block(&self, block: Address, _: &Arc<View>) {
+    async fn free_block(&self, block: ReturnedBlock, view: &Arc<View>) {
+        // Memory nodes fill the headers of returned blocks with zeros.
+        for place in view.block(block.address).expect("it lies in a region").places() {
+            for at in (0..BLOCK_HEADER_BYTES).step_by(8) {
+                self.0.cluster.network().memories().overwrite(place.plus(at), 0);
+            }
+        }
         self.0.pool.borrow_mut().push_back(block);
     }
 }
@@ -425,17 +445,20 @@ impl ScriptedCluster {
         marked: Option<u64>,
     ) -> (ScriptedStore, Rc<HostScript>) {
         let view = Arc::new(self.cluster.view().clone());
-        let address = |block| view.geometry.block_address(0, block);
+        let span = |block| largest_block(&view.geometry, 0, block);
         let pool_is_empty = false;
         let grant = |block| BlockGrant {
             redundancy: Redundancy::Replicated,
-            address: address(block),
+            address: span(block).address,
+            bytes: span(block).bytes,
+            base: Some(0),
             class,
             first: 0,
             marked,
             pool_is_empty,
         };
         let script = Rc::new(HostScript {
+            cluster: self.cluster.clone(),
             local_epoch: Cell::new(0),
             pinned: Cell::new(None),
             freed: Cell::new(None),
@@ -486,11 +509,7 @@ impl ScriptedCluster {
 
     pub fn is_marked(&self, object: Address) -> bool {
         let view = self.cluster.view();
-        let (block, word, bit) = view.geometry.free_bit(object).expect("an object in a block");
-        let (region, offset) = view.region_of(block).expect("a block lies in a region");
-        let place = region.primary();
-        let bitmap = place.offset + offset + fusee_core::layout::BLOCK_HEADER_BYTES;
-        let at = PoolPlace { offset: bitmap + u64::from(word) * 8, ..place };
+        let (at, bit) = view.free_bit(object).expect("an object in a block");
         self.cluster.network().memories().word_at(at).0 & bit != 0
     }
 
@@ -499,9 +518,9 @@ impl ScriptedCluster {
     pub fn check(&self, rests: &[BlockRemainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
-        for BlockRemainder { block, class, first, marked } in rests {
+        for BlockRemainder { block, bytes, class, first, marked, .. } in rests {
             let primary_since = view.region_of(*block).map(|(region, _)| region.primary_since());
-            let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
+            let shape = BlockShape::new(*bytes, *class).expect("it fits");
             let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
             for object in objects {
                 let is_kept = kept.contains(&object.bytes());

@@ -10,6 +10,7 @@ use fusee_core::recovery::{BlockContent, recover};
 use fusee_core::verbs::{Verb, VerbOp};
 use fusee_sim::SimFabric;
 
+use super::super::largest_block;
 use super::generations::{GenerationSession, LARGE, block, class, dies_when_empty, large_class};
 use super::{VALUE, run};
 
@@ -84,8 +85,8 @@ fn first_new(lives: &GenerationSession) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
     let dead = lives.store.client();
-    let report =
-        run(recover(&fabric, &view, dead, &[block(stage, 0)], &[])).expect("all nodes answer");
+    let report = run(recover(&fabric, &view, dead, &[largest_block(&view.geometry, 0, 0)], &[]))
+        .expect("all nodes answer");
     let BlockContent::Objects { first, .. } = report.blocks[0].content else {
         panic!("it has some")
     };

@@ -6,8 +6,8 @@ use fusee_core::stats::Damage;
 use fusee_core::view::{Geometry, PoolPlace};
 use fusee_sim::ClusterOptions;
 
-use super::super::small;
 use super::super::workload::StepWorkload;
+use super::super::{largest_block, small};
 use super::{ScriptedCluster, run};
 
 /// A value so large that only the first bytes of its object are read to compare its key.
@@ -32,7 +32,7 @@ pub fn half_written(seed: u64) {
 
     let backup = view.slot_on_backups(hint.slot).next().expect("a backup");
     let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
-    let block = view.geometry.block_address(0, 5);
+    let block = largest_block(&view.geometry, 0, 5).address;
     let at = Address::new(block.bytes() + shape.offset(0));
     let mut bytes = vec![0; class.bytes() as usize];
     let identity = Identity::new(at, 0);
@@ -78,7 +78,7 @@ pub fn of_a_newer_view(seed: u64) {
     let is_elsewhere = |region: &Region| region.places().iter().all(|at| at.node != backup.node);
     let region = view.regions.iter().position(is_elsewhere).expect("one on the other node");
     let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
-    let block = view.geometry.block_address(region as u32, 5);
+    let block = largest_block(&view.geometry, region as u32, 5).address;
     let at = Address::new(block.bytes() + shape.offset(0));
     let own = Slot::new(hint.word.fingerprint(), class, at, 0);
     stage.cluster.network().memories().overwrite(backup, own.0);
