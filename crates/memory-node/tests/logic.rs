@@ -80,6 +80,12 @@ fn alloc(client: ClientId) -> NodeRequest {
     alloc_of(client, 0, 0, vec![])
 }
 
+/// Returns a session's request to change the owner of a block.
+fn set_owner(block: BlockId, from: ClientId, to: ClientId) -> BlockRequest {
+    let base = Some(0);
+    BlockRequest::SetOwner { block, from, to, base, unless_fenced: false, once: false }
+}
+
 /// Returns an ALLOC that accepts blocks of the orders `least` to `most`.
 fn alloc_of(client: ClientId, least: u8, most: u8, spare_of: Vec<u32>) -> NodeRequest {
     let redundancy = Redundancy::Replicated;
@@ -920,14 +926,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     let earlier = ClientId(1);
     let client = ClientId(2);
     let block = block(3, 4);
-    let set = |from, to| BlockRequest::SetOwner {
-        block,
-        from,
-        to,
-        base: Some(0),
-        unless_fenced: false,
-        once: false,
-    };
+    let set = |from, to| set_owner(block, from, to);
     let ask = |turn, ended, request| NodeRequest::InTurn { client, turn, ended, request };
     let late = ask(1, 1, set(earlier, client));
     node.handle(set(ClientId::NOBODY, earlier).of(earlier));
@@ -1018,14 +1017,7 @@ fn a_fenced_session_gives_nothing_back() {
     node.handle(region(3, false));
     let client = ClientId(2);
     let block = block(3, 4);
-    let set = |from, to| BlockRequest::SetOwner {
-        block,
-        from,
-        to,
-        base: Some(0),
-        unless_fenced: false,
-        once: false,
-    };
+    let set = |from, to| set_owner(block, from, to);
     node.handle(set(ClientId::NOBODY, client).of(client));
     node.handle(NodeRequest::Fence { clients: vec![client] });
     let request = set(client, ClientId::NOBODY);
