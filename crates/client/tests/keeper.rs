@@ -229,6 +229,7 @@ fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
         epochs,
         mark: 0,
         short: 0,
+        spared: None,
         lease_ms: 1_000,
         behind_ms: 0,
     })
@@ -335,6 +336,11 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
 
 /// Returns an answer to a heartbeat with a call for memory, whose number is `short`.
 fn called(short: u64) -> Result<MasterReply, RpcError> {
+    called_but(short, None)
+}
+
+/// Returns an answer to a heartbeat with a call for memory, for which the session `spared` hands on nothing.
+fn called_but(short: u64, spared: Option<ClientId>) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
         Ok(MasterReply::Heartbeat { view, expelled, epochs, mark, .. }) => {
             Ok(MasterReply::Heartbeat {
@@ -343,6 +349,7 @@ fn called(short: u64) -> Result<MasterReply, RpcError> {
                 epochs,
                 mark,
                 short,
+                spared,
                 lease_ms: 1_000,
                 behind_ms: 0,
             })
@@ -390,6 +397,24 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         rig.answer(called(18));
         assert_eq!(rig.world.handed_on.borrow()[1], (ClientId(5), vec![block(1)]));
     }
+}
+
+/// The only session that is short of memory keeps what it could spare, for its own evacuation.
+#[test]
+fn nothing_of_the_only_session_that_is_short_is_handed_on() {
+    let mut rig = Rig::new();
+    rig.world.hears.set(true);
+    for (session, first) in [(5, 1), (6, 11)] {
+        rig.open(session).offer((first..first + 9).map(block).collect(), vec![]);
+    }
+    rig.pass(10 * MS);
+    rig.answer(called_but(17, Some(ClientId(5))));
+    rig.pass(100 * MS);
+    assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(6), vec![block(11), block(12)])]);
+    assert_eq!(rig.world.asked.borrow().last().unwrap().acked, 17);
+    rig.answer(called(18));
+    let handed_on = rig.world.handed_on.borrow();
+    assert!(handed_on[1..].iter().any(|(client, _)| *client == ClientId(5)), "{handed_on:?}");
 }
 
 /// A session at work gives a part of its blocks for every call for memory; a session that was idle since the first call
@@ -675,6 +700,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
             epochs,
             mark: 0,
             short: 0,
+            spared: None,
             lease_ms: 1_000,
             behind_ms: 0,
         })

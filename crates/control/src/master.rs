@@ -303,6 +303,8 @@ pub enum MasterReply {
         /// The number of a call for memory, or 0. A call means that some session finds no memory: the sessions hand on
         /// what they can spare, once for each call.
         short: u64,
+        /// The session that keeps its offered blocks in this call, because it is the only one that is short of memory.
+        spared: Option<ClientId>,
         /// The length of the lease of all sessions that are not fenced, in milliseconds.
         lease_ms: u64,
         /// The time from the beginning of the lease until the heartbeat was sent, in milliseconds. The lease begins at

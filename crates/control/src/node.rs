@@ -173,7 +173,8 @@ pub enum NodeRequest {
         /// The owner of the block after this request; `NOBODY` frees the block (FREE, P §4.4). A node that frees a
         /// block fills the block's header with zeros.
         to: ClientId,
-        /// The base to note in the table ([`TableEntry::base`]), if the block is freed or was free.
+        /// The block's base ([`TableEntry::base`]). Noted only if this request frees the block, or if the block was
+        /// free.
         base: Option<u16>,
         /// Whether to refuse if `from` has been fenced and is possibly not recovered yet, because its recovery relies
         /// on the block tables.
@@ -299,7 +300,7 @@ pub enum BlockRequest {
         from: ClientId,
         /// The owner of the block after this request.
         to: ClientId,
-        /// The base to note in the table, if the block is freed or was free.
+        /// The block's base. Noted only if this request frees the block, or if the block was free.
         base: Option<u16>,
         /// Whether to refuse if `from` has been fenced and is possibly not recovered yet.
         unless_fenced: bool,

@@ -264,6 +264,7 @@ mod tests {
             epochs: ClusterEpochs::default(),
             mark: 0,
             short: 0,
+            spared: None,
             lease_ms: 1_000,
             behind_ms: 0,
         };

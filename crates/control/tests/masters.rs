@@ -270,6 +270,7 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
                 epochs,
                 mark: 0,
                 short: 0,
+                spared: None,
                 lease_ms,
                 behind_ms: 0,
             },

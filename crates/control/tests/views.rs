@@ -42,6 +42,7 @@ fn the_views_of_a_split_are_short_messages() {
             epochs,
             mark: 0,
             short: 0,
+            spared: None,
             lease_ms: 1_000,
             behind_ms: 0,
         };

@@ -93,6 +93,9 @@ pub trait Backoff {
     /// Waits a little before attempt number `attempt` (from 0) of an operation. The wait grows with the number and has
     /// jitter, so that clients in conflict drift apart. Returns an error when the operation has to stop waiting.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
+
+    /// Returns whether the time of the running operation is over.
+    fn is_over(&self) -> bool;
 }
 
 /// The source of a session's blocks, and their exchange with other sessions.

@@ -25,6 +25,7 @@
 
 mod bitmap_state;
 mod block;
+mod evacuation;
 mod generations;
 mod header_state;
 mod in_flight;
@@ -39,6 +40,7 @@ use crate::verbs::ClientId;
 pub(crate) use bitmap_state::{SeenFreeBits, Verification};
 pub(crate) use block::{Block, BlockZeroing};
 pub use block::{BlockGrant, BlockRemainder, ReturnedBlock, SlabKind};
+pub(crate) use evacuation::{BlockEvacuation, EvacuationChoice};
 pub(crate) use generations::ReplicaHeaders;
 pub use generations::WINDOW_EPOCHS;
 
@@ -171,9 +173,12 @@ impl Slabs {
         !core::mem::replace(&mut self.slab(kind).asking, true)
     }
 
-    /// Ends a request for a block, whether or not a block has come.
+    /// Ends a request for a block, whether or not a block has come. From here on, the blocks that were evacuated for
+    /// the slab can be used again.
     pub fn end_ask(&mut self, kind: SlabKind) {
         self.slab(kind).asking = false;
+        let is_one = |block: &&mut Block| block.evacuated_for == Some(kind);
+        self.aside.iter_mut().filter(is_one).for_each(|block| block.evacuated_for = None);
     }
 
     /// Adds a block that was granted when a slab asked for one of this kind. Returns whether a block as the grant
@@ -555,15 +560,20 @@ impl Slabs {
             of_kind.max_by_key(|block| block.prospect()).map(|block| block.address)
         };
         let short: Vec<(SlabKind, Option<Address>)> = short.map(|c| (c, best(c))).collect();
+        let is_short = !short.is_empty();
+        let any_is_asked = is_short || self.aside.iter().any(Block::is_surplus);
+        let evacuable = if any_is_asked { self.evacuable() } else { Vec::new() };
         for block in &mut self.aside {
+            let can_leave = evacuable.contains(&block.address);
             let is_kept = |(kind, best): &(SlabKind, Option<Address>)| {
                 let is_best = *best == Some(block.address);
                 *kind == block.kind && (is_best || !block.is_worth_reclaiming(*kind, USED_AGAIN_AT))
             };
-            let rest = if short.iter().any(is_kept) { None } else { block.spare() };
+            let is_kept = short.iter().any(is_kept) || is_short && can_leave;
+            let rest = if is_kept { None } else { block.spare() };
             block.offered = rest.is_some();
             match rest {
-                Some(rest) if block.is_surplus() => surplus.push(rest),
+                Some(rest) if block.is_surplus() && !can_leave => surplus.push(rest),
                 Some(rest) => {
                     spare.push((rest, Reverse(block.prospect()), block.bitmap.last_look()))
                 }
@@ -579,8 +589,10 @@ impl Slabs {
         let is_compared =
             |b: &Block| matches!(b.bitmap.verification(), Verification::Compared { .. });
         let comes = |b: &Block| b.scrubbed.is_some() && b.generations.base().not_before == 0;
-        let frees_soon =
-            |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();
+        let frees_soon = |b: &Block| {
+            let is_emptied = b.evacuated_for.is_some() || b.is_free() && b.scrubbed.is_none();
+            comes(b) || is_compared(b) || is_emptied
+        };
         self.aside.iter().any(|block| !block.offered && frees_soon(block))
     }
 

@@ -698,6 +698,7 @@ fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
         epochs: ClusterEpochs::default(),
         mark: 0,
         short: 0,
+        spared: None,
         lease_ms: 1_000,
         behind_ms,
     }

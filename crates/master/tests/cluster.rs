@@ -404,6 +404,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
             epochs,
             mark: 0,
             short: 0,
+            spared: None,
             lease_ms: 3_000,
             behind_ms,
         };

@@ -35,6 +35,13 @@ fn memory_of_one_length_serves_every_other() {
     (0..3).for_each(refill::small_blocks);
 }
 
+// Promise MEM-35: Sparse blocks are emptied for values of other lengths.
+#[test]
+fn memory_of_deleted_pairs_serves_other_lengths_although_no_block_is_empty() {
+    (0..3).for_each(|seed| refill::sparse(seed, true));
+    (0..3).for_each(|seed| refill::sparse(seed, false));
+}
+
 // Promise MEM-34: A session that writes little takes little memory.
 #[test]
 fn many_sessions_with_a_pair_each_fit_in_a_small_pool() {

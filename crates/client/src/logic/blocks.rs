@@ -222,25 +222,10 @@ impl<E: Environment> BlockSource<E> {
         BlockRequestGuard(self, false)
     }
 
-    /// Returns a block for objects of a slab's size class; if there is none, an orphaned block of another class, all
-    /// objects of which can turn out to be free.
-    /// `bytes` are the bytes of the blocks that the slab has. The demand has to be urgent.
+    /// Returns a block for a slab that has `bytes` bytes in blocks. If the demand is
+    /// [urgent](BlockDemand::is_urgent) and there is no such block, this is possibly an orphaned block of another size
+    /// class. Other demands are met from the pool only, if memory nodes have better blocks than the slab's to spare.
     pub async fn grant(
-        &self,
-        kind: SlabKind,
-        bytes: u64,
-        demand: BlockDemand,
-        view: &View,
-    ) -> Result<BlockGrant, Error> {
-        let asking = self.begin();
-        let granted = self.grant_of(kind, bytes, demand, view).await;
-        asking.answered();
-        granted
-    }
-
-    /// Returns a block of the pool that is not needed, but better than the slab's own blocks, if nodes have such blocks
-    /// to spare.
-    pub async fn grant_better(
         &self,
         kind: SlabKind,
         bytes: u64,
@@ -250,9 +235,14 @@ impl<E: Environment> BlockSource<E> {
         let asking = self.begin();
         let orders = accepted_orders(kind, bytes, &view.geometry);
         let wanted = PoolDemand { redundancy: kind.redundancy, orders, demand };
-        let granted = self.allocate(wanted, view).await;
+        let granted = if demand.is_urgent() {
+            self.grant_needed(kind, wanted, view).await
+        } else {
+            let granted = self.allocate(wanted, view).await;
+            granted.map(|granted| self.record_allocated(granted, kind, view))
+        };
         asking.answered();
-        Ok(self.record_allocated(granted?, kind, view))
+        granted
     }
 
     /// Ends the session's search for memory for a slab, and its wait for a call for memory: when memory is short again,
@@ -267,11 +257,10 @@ impl<E: Environment> BlockSource<E> {
         self.exhausted.get()
     }
 
-    async fn grant_of(
+    async fn grant_needed(
         &self,
         kind: SlabKind,
-        bytes: u64,
-        demand: BlockDemand,
+        wanted: PoolDemand,
         view: &View,
     ) -> Result<BlockGrant, Error> {
         // Orphaned blocks are used before the pool, but a search for room for one object must not go through all of
@@ -284,8 +273,6 @@ impl<E: Environment> BlockSource<E> {
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let orders = accepted_orders(kind, bytes, &view.geometry);
-        let wanted = PoolDemand { redundancy: kind.redundancy, orders, demand };
         match self.allocate(wanted, view).await {
             Ok(granted) => Ok(self.record_allocated(granted, kind, view)),
             Err(Error::OutOfMemory) => {
@@ -398,7 +385,7 @@ impl<E: Environment> BlockSource<E> {
             for OwnedBlock { block, base, .. } in ours.filter(|owned| self.is_missed(owned.block)) {
                 let is_handed_on = self.handed_on.borrow().contains(&block);
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
-                    found = Some(PoolGrant { block, base });
+                    found = Some(PoolGrant::answered(block, base));
                 } else {
                     // The flag stays set, so that the block is looked for again when the obstacle is possibly gone. A
                     // block in `handed_on` can have been taken over by another session, returned to the pool, and

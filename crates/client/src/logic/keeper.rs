@@ -281,7 +281,7 @@ impl Keeper {
     pub async fn keep(&self, outside: &impl KeeperEnvironment) {
         let mut retry = self.timing().first_retry;
         let mut broken = 0;
-        let mut called = 0;
+        let mut called = CallHeard::default();
         loop {
             self.wait_for_session().await;
             let is_acked = self.hand_on(called, outside).await;
@@ -307,7 +307,8 @@ impl Keeper {
                 Some(HeartbeatNews::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
-                Some(HeartbeatNews::Nothing) if paced || (is_acked && called != told.acked) => {}
+                Some(HeartbeatNews::Nothing)
+                    if paced || (is_acked && called.number != told.acked) => {}
                 Some(HeartbeatNews::Nothing) => {
                     select(pace, more).await;
                 }
@@ -325,10 +326,10 @@ impl Keeper {
     /// ones. The call is acknowledged when the master knows of all these blocks. Returns whether it is acknowledged.
     /// Waits, for a limited time, for a session that looks for memory itself, because that session offers what it does
     /// not need when it is done.
-    async fn hand_on(&self, called: u64, outside: &impl KeeperEnvironment) -> bool {
+    async fn hand_on(&self, called: CallHeard, outside: &impl KeeperEnvironment) -> bool {
         let (call, waits, gates): (u64, bool, Vec<Arc<SessionGate>>) = {
             let mut state = self.state();
-            let call = if state.acked == called { 0 } else { called };
+            let call = if state.acked == called.number { 0 } else { called.number };
             let (last, waited) = state.waited_for_offers;
             let waited = if last == call { waited } else { 0 };
             state.waited_for_offers = (call, waited + 1);
@@ -337,14 +338,16 @@ impl Keeper {
         let mut withheld = false;
         // All sessions hand on blocks concurrently, because no lease is renewed until they have done so.
         let all = gates.iter().map(|gate| {
-            let is_withheld = waits && gate.offers.withholds(call);
+            let is_spared = called.spared == Some(gate.client());
+            let call = if is_spared { 0 } else { call };
+            let is_withheld = waits && !is_spared && gate.offers.withholds(call);
             withheld |= is_withheld;
             self.hand_on_of(gate, if is_withheld { 0 } else { call }, outside)
         });
         let all: Vec<_> = all.collect();
         let all = join_all(all).await.into_iter().all(|is_known| is_known) && !withheld;
         if all {
-            self.state().acked = called;
+            self.state().acked = called.number;
         }
         all
     }
@@ -474,7 +477,7 @@ impl Keeper {
         told: &SentHeartbeat,
         reply: Result<MasterReply, RpcError>,
         broken: &mut u64,
-        called: &mut u64,
+        called: &mut CallHeard,
     ) -> Option<HeartbeatNews> {
         let (view, expelled, epochs, mark, (lease_ms, behind_ms)) = match reply {
             Ok(MasterReply::Heartbeat {
@@ -483,10 +486,13 @@ impl Keeper {
                 epochs,
                 mark,
                 short,
+                spared,
                 lease_ms,
                 behind_ms,
             }) => {
-                *called = if short == 0 { *called } else { short };
+                if short != 0 {
+                    *called = CallHeard { number: short, spared };
+                }
                 (view, expelled, epochs, mark, (lease_ms, behind_ms))
             }
             other => {
@@ -495,7 +501,7 @@ impl Keeper {
             }
         };
         let mut state = self.state();
-        if *called != told.acked {
+        if called.number != told.acked {
             state.open().for_each(|gate| gate.call());
         }
         // Fences are handled first: a memory node that joins after a session's recovery is not told of its fence, so
@@ -518,6 +524,15 @@ impl Keeper {
         state.show(&view, &told.named);
         Some(if is_followed || is_newer { HeartbeatNews::View } else { HeartbeatNews::Nothing })
     }
+}
+
+/// The latest call for memory that the keeper has heard of.
+#[derive(Clone, Copy, Default)]
+struct CallHeard {
+    /// The number of the call, or 0.
+    number: u64,
+    /// The session that keeps its offered blocks in this call.
+    spared: Option<ClientId>,
 }
 
 /// The news for the keeper in an answer to a heartbeat.

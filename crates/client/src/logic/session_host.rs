@@ -179,6 +179,10 @@ impl<E: Environment> Backoff for SessionHost<E> {
         }
         Ok(())
     }
+
+    fn is_over(&self) -> bool {
+        self.left().is_none()
+    }
 }
 
 impl<E: Environment> Blocks for SessionHost<E> {
@@ -191,11 +195,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
     ) -> Result<BlockAnswer, Error> {
         // This future is on the heap, so that the futures of operations stay small; a request for a block is rare.
         let granting = Box::pin(async {
-            let granted = if demand.is_urgent() {
-                self.blocks.grant(kind, bytes, demand, view).await
-            } else {
-                self.blocks.grant_better(kind, bytes, demand, view).await
-            };
+            let granted = self.blocks.grant(kind, bytes, demand, view).await;
             granted.map(BlockAnswer::Block)
         });
         let give_up_timer = async {

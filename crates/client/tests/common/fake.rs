@@ -135,6 +135,7 @@ async fn answer(
                             epochs,
                             mark: 0,
                             short: 0,
+                            spared: None,
                             lease_ms: 1_000,
                             behind_ms: 0,
                         };

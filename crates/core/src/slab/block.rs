@@ -15,6 +15,9 @@ use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot,
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
+/// A block is evacuated only if at least one in `EVACUATED_AT` of its objects is free.
+const EVACUATED_AT: u64 = 4;
+
 /// The kind of a slab: the size class and the redundancy of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabKind {
@@ -132,6 +135,10 @@ pub(crate) struct Block {
     /// Whether the block is small beside the slab's other blocks. It is used only when memory is short, because to
     /// collect a block costs as much whatever its size.
     pub(super) outgrown: bool,
+    /// The slab for which the block's pairs are being moved into other blocks, so that this one becomes free.
+    pub(super) evacuated_for: Option<SlabKind>,
+    /// The number of objects that stayed in the block at the last evacuation.
+    pub(super) stayed: u32,
     /// The progress of emptying the block; `None` if the block is not being emptied.
     pub scrubbed: Option<BlockZeroing>,
     /// The block's number in the order in which the session got its blocks; the oldest block has the smallest.
@@ -168,6 +175,8 @@ impl Block {
             lent: false,
             is_foreign,
             outgrown: false,
+            evacuated_for: None,
+            stayed: 0,
             scrubbed: None,
             born: 0,
             demoted: 0,
@@ -198,7 +207,44 @@ impl Block {
 
     /// Whether the slab is to use the block. A slab that is short of memory uses blocks with any free object.
     fn is_of_use(&self, least: u32) -> bool {
-        !self.outgrown || self.lent || least == u32::MAX
+        let is_needed = !self.outgrown || self.lent || least == u32::MAX;
+        is_needed && self.evacuated_for.is_none()
+    }
+
+    /// Whether the block's pairs can be moved into other blocks, and enough of its objects are free for that to be
+    /// worthwhile. Afterwards the block is free, if its bitmap shows all free objects.
+    pub(super) fn may_evacuate(&self) -> bool {
+        let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
+        let is_known = self.bitmap.last_look() > 0 && self.bitmap.is_verified();
+        let is_sparse = u64::from(self.prospect()) * EVACUATED_AT >= u64::from(self.shape.objects);
+        let has_left = self.in_use() > self.stayed;
+        let can_leave =
+            !matches!(self.kind.redundancy, Redundancy::Oriented(_) | Redundancy::Copies(_));
+        let is_quiet = self.is_quiet() && self.generations.is_known();
+        is_ours && is_known && is_quiet && can_leave && is_sparse && has_left
+    }
+
+    /// Returns the number of objects that can be allocated when the objects have been reclaimed whose bits were seen
+    /// before a mark for which `has_passed` holds.
+    pub(super) fn free_now(&self, has_passed: impl Fn(u64) -> bool) -> u32 {
+        let seen = self.bitmap.seen().filter(|seen| has_passed(seen.mark));
+        self.free_objects() + seen.map_or(0, |seen| seen.objects)
+    }
+
+    /// Returns the number of objects in use, as far as the session knows.
+    pub(super) fn in_use(&self) -> u32 {
+        self.shape.objects - self.prospect()
+    }
+
+    /// Returns the objects in use, as far as the session knows.
+    pub(super) fn objects_in_use(&self) -> Vec<Address> {
+        let mut taken = self.taken();
+        if let Some(seen) = self.bitmap.seen() {
+            let (free, _) = self.marked(&seen.words);
+            free.into_iter().for_each(|object| taken[object as usize] = false);
+        }
+        let in_use = (0..self.shape.objects).filter(|object| taken[*object as usize]);
+        in_use.map(|object| self.object(object)).collect()
     }
 
     /// Returns the number of objects that can be allocated when the objects seen free have been reclaimed, and the
@@ -380,6 +426,7 @@ impl Block {
             self.half = self.free_objects() / 2;
         }
         self.is_foreign = false;
+        self.stayed = 0;
         let first = self.reusable.iter().fold(self.fresh, u32::min);
         self.header.begin_use(first, self.fresh);
     }

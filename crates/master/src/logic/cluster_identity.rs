@@ -320,5 +320,14 @@ pub(super) fn expel(
     let lease_ms = lease.lease_ms;
     let view = None;
     let behind_ms = u64::MAX;
-    MasterReply::Heartbeat { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }
+    MasterReply::Heartbeat {
+        view,
+        expelled,
+        epochs,
+        mark: 0,
+        short: 0,
+        spared: None,
+        lease_ms,
+        behind_ms,
+    }
 }

@@ -127,6 +127,7 @@ impl HeldReplyFacts<'_> {
                     epochs,
                     mark,
                     short,
+                    spared: self.shortage.spared(),
                     lease_ms,
                     behind_ms,
                 };

@@ -133,7 +133,7 @@ impl RegionAddition {
             if owes && cluster.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
-            return match shortage.call_for_memory(ctx, &cluster.sessions, call) {
+            return match shortage.call_for_memory(ctx, &cluster.sessions, client, call) {
                 MemoryCall::Waits { call } => MasterReply::Called { call },
                 MemoryCall::InVain | MemoryCall::Ended if owes => MasterReply::Degraded { reason },
                 MemoryCall::InVain => MasterReply::Exhausted,

@@ -7,8 +7,8 @@
 //! over. Then the session that is short of memory finds the blocks among the orphaned blocks.
 //!
 //! A session that asks for memory receives the number of a call that begins after its request. It asks again with this
-//! number until the call has ended, and only then is refused. A pause between two calls keeps a pool that is really
-//! full from occupying all sessions.
+//! number until the call has ended, and only then is refused. The session itself is *spared* if no other session waits:
+//! it keeps its offered blocks. A pause between two calls keeps a pool that is really full from occupying all sessions.
 //!
 //! If a call brought nothing, there can be blocks a moment later, so a refused session asks a few more times. This is
 //! useless if the call was *in vain*: all sessions have acknowledged it, only blocks that are known to be in use were
@@ -47,6 +47,10 @@ pub(super) struct MemoryShortage {
     is_running: bool,
     /// The sessions that have not acknowledged the latest call for memory.
     called: BTreeSet<ClientId>,
+    /// The sessions that wait for the next call.
+    waiting: BTreeSet<ClientId>,
+    /// The session for which the latest call began, if no other session waited for that call. It keeps its blocks.
+    spared: Option<ClientId>,
     /// The time at which the wait for the sessions' acknowledgements ends.
     until_ms: u64,
     /// The earliest time at which the next call can begin.
@@ -71,6 +75,8 @@ impl MemoryShortage {
             last: before,
             is_running: false,
             called: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            spared: None,
             until_ms: 0,
             not_before_ms: 0,
             valid_until_ms: 0,
@@ -85,6 +91,11 @@ impl MemoryShortage {
     pub fn calls(&self, clients: &[ClientId], acked: u64) -> u64 {
         let is_new = acked != self.last && clients.iter().any(|c| self.called.contains(c));
         if self.is_running && is_new { self.last } else { 0 }
+    }
+
+    /// Returns the session that keeps its offered blocks in the latest call, if there is one.
+    pub fn spared(&self) -> Option<ClientId> {
+        self.spared
     }
 
     /// Records that sessions have acknowledged a call. `stirs` tells that one of them will possibly free memory soon.
@@ -134,31 +145,42 @@ pub(super) enum MemoryCall {
 }
 
 impl MemoryShortage {
-    /// Answers a session that is short of memory. `waited_for` is the call for which the session has waited, or 0.
+    /// Answers the session `client`, which is short of memory. `waited_for` is the call for which the session has
+    /// waited, or 0.
     pub fn call_for_memory(
         &mut self,
         ctx: &EventContext<'_>,
         sessions: &SessionRegistry,
+        client: ClientId,
         waited_for: u64,
     ) -> MemoryCall {
         self.called.retain(|client| sessions.is_open(*client));
+        self.waiting.retain(|client| sessions.is_open(*client));
         self.end_in_time(ctx.now_ms, sessions);
         if self.is_over(ctx.now_ms, waited_for) {
             let is_recent = ctx.now_ms < self.not_before_ms + IN_VAIN_FOR_MS;
-            let is_in_vain = is_recent && waited_for <= self.in_vain;
+            // A spared session possibly has memory for others.
+            let was_whole = self.spared.is_none_or(|spared| spared == client);
+            let is_in_vain = is_recent && waited_for <= self.in_vain && was_whole;
             return if is_in_vain { MemoryCall::InVain } else { MemoryCall::Ended };
         }
         if self.is_running {
-            let is_known = waited_for == self.last;
-            return MemoryCall::Waits { call: if is_known { waited_for } else { self.last + 1 } };
+            if waited_for == self.last {
+                return MemoryCall::Waits { call: waited_for };
+            }
+            self.waiting.insert(client);
+            return MemoryCall::Waits { call: self.last + 1 };
         }
         if ctx.now_ms < self.not_before_ms {
+            self.waiting.insert(client);
             return MemoryCall::Waits { call: self.last + 1 };
         }
         self.last += 1;
         self.is_running = true;
         (self.stirs, self.handed_on) = (false, sessions.handed_on());
         self.called = sessions.open_sessions().map(|(client, _)| client).collect();
+        let is_alone = std::mem::take(&mut self.waiting).iter().all(|waiting| *waiting == client);
+        self.spared = is_alone.then_some(client);
         let patience = ctx.settings.lease.lease_ms / 2;
         self.until_ms = ctx.now_ms + patience.min(MOST_PATIENCE_MS);
         MemoryCall::Waits { call: self.last }

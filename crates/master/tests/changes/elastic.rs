@@ -150,6 +150,29 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
 }
 
+/// Sessions hand on nothing for their own search. If two sessions are short, each possibly needs the blocks of the
+/// other.
+#[test]
+fn a_call_spares_the_session_that_is_short_if_no_other_one_is() {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
+    let client = world.open();
+    let other = world.open();
+    fill_up(&mut world, client);
+    // The numbers of the calls are forgotten, because the sessions begin new searches.
+    world.pass(3_000);
+    let (mut call, mut next) = (0, 0);
+    assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+    world.pass(20);
+    assert_eq!((world.sessions[1].acked, world.sessions[1].spared), (call, Some(client)));
+    // The other session has to wait for the next call, and the first one wants another call, too.
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
+    assert_eq!(more_room(&mut world, other, &mut next), MasterReply::Done);
+    world.pass(100);
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
+    world.pass(20);
+    assert_eq!((world.sessions[0].acked, world.sessions[0].spared), (next, None));
+}
+
 /// While some session will possibly free memory soon, a refused client is told that it can ask again; otherwise it is
 /// told that asking is in vain.
 // Promise MEM-17

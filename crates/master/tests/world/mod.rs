@@ -97,6 +97,8 @@ pub struct TickSession {
     pub expelled: bool,
     /// The latest call for memory that the session has received.
     pub acked: u64,
+    /// The session that hands on nothing for that call.
+    pub spared: Option<ClientId>,
     /// Whether the session says that it will possibly free memory soon.
     pub stirs: bool,
     asking: Option<u64>,
@@ -481,6 +483,7 @@ impl TickCluster {
             follows,
             expelled,
             acked: 0,
+            spared: None,
             stirs: true,
             asking: None,
         });
@@ -583,8 +586,10 @@ impl TickCluster {
         let session = &mut self.sessions[at];
         session.asking = None;
         match reply {
-            Some(MasterReply::Heartbeat { view, expelled, short, .. }) => {
-                session.acked = if short == 0 { session.acked } else { short };
+            Some(MasterReply::Heartbeat { view, expelled, short, spared, .. }) => {
+                if short != 0 {
+                    (session.acked, session.spared) = (short, spared);
+                }
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number());
             }

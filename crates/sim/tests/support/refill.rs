@@ -9,6 +9,8 @@
 //! *Lengths*: the pool is filled with values of one length after the other, which are deleted in between. All memory
 //! serves each length.
 //!
+//! *Sparse*: most pairs are deleted, but hardly a block is empty. The memory serves other lengths.
+//!
 //! *Small blocks*: many sessions have left small blocks. A session merges them.
 //!
 //! *Sessions*: many sessions have a short pair each. Later, one session uses all memory.
@@ -233,6 +235,36 @@ pub fn sessions(seed: u64) {
         let region = cluster.view().geometry.region_bytes;
         let fit = fill_with(&last, SESSIONS, 3000).await;
         assert!(fit * 3000 * 100 >= region * 70, "{fit} pairs fit");
+    });
+}
+
+/// A pool is full of values of one length. Nine of ten are deleted, so that hardly a block is empty. Then nearly all of
+/// the memory takes values of other lengths, written by the session that has filled the pool, or by another one.
+pub fn sparse(seed: u64, is_same: bool) {
+    // A block has room for 20 values of 3000 bytes.
+    const SPARSE: usize = 3000;
+    in_one_process(seed, async |cluster, process, keeper| {
+        let first = open(cluster, process, keeper).await;
+        let fit = fill_with(&first, 0, SPARSE).await;
+        for key in (0..fit).filter(|key| key % 10 != 0) {
+            delete(&first, key).await;
+        }
+        let other = if is_same { None } else { Some(open(cluster, process, keeper).await) };
+        let session = other.as_ref().unwrap_or(&first);
+        // Of 15 blocks, two or three hold what is left. Another session keeps two at most.
+        let blocks = if is_same { 12 } else { 10 };
+        let large = fill(session, 1 << 32).await;
+        assert!(large >= blocks * PER_BLOCK, "{large} values of {VALUE} bytes fit");
+        for key in 0..large {
+            delete(session, (1 << 32) + key).await;
+        }
+        let small = fill_with(session, 2 << 32, 300).await;
+        assert!(small >= blocks * 160, "{small} values of 300 bytes fit");
+        for key in (0..fit).step_by(10) {
+            let found = session.store().search(&key.to_be_bytes(), None).await;
+            let found = found.expect("it can be read");
+            assert_eq!(found.value(), Some(&*vec![key as u8; SPARSE]), "pair {key}");
+        }
     });
 }
 

@@ -33,7 +33,7 @@ pub(super) struct PoolDemand {
 }
 
 impl PoolDemand {
-    /// Accepts blocks of which the session can use no object before a window has passed, too.
+    /// Accepts mixed blocks, too. A session can use no object of such a block before a window has passed.
     pub fn or_mixed(self) -> PoolDemand {
         let orders = AcceptedOrders { mixed: true, ..self.orders };
         PoolDemand { orders, ..self }
@@ -45,6 +45,13 @@ impl PoolDemand {
 pub(super) struct PoolGrant {
     pub block: BlockId,
     pub base: Option<u16>,
+}
+
+impl PoolGrant {
+    /// Takes over what a memory node has answered. A base that is no generation counts as none, so the session waits.
+    pub fn answered(block: BlockId, base: Option<u16>) -> PoolGrant {
+        PoolGrant { block, base: base.filter(|base| *base < Slot::GENERATIONS) }
+    }
 }
 
 /// The number of objects for which a block has room, unless a slab has larger blocks already, or such blocks are used
@@ -133,8 +140,7 @@ impl<E: Environment> BlockSource<E> {
                     frozen.push(block.region);
                 }
                 Ok(NodeReply::Allocated { block, base }) if is_valid(view, block) => {
-                    let base = base.filter(|base| *base < Slot::GENERATIONS);
-                    let granted = PoolGrant { block, base };
+                    let granted = PoolGrant::answered(block, base);
                     let Err(error) = self.record_on_backups(granted, view).await else {
                         self.holds(block);
                         return Ok(Some(granted));
@@ -145,7 +151,7 @@ impl<E: Environment> BlockSource<E> {
                 Ok(NodeReply::Allocated { block, base }) => {
                     // The block lies in a region that only a newer view has. No backup knows of the block yet, so it is
                     // returned to this node only.
-                    self.return_to(&[node], PoolGrant { block, base }).await;
+                    self.return_to(&[node], PoolGrant::answered(block, base)).await;
                     return Err(format!("{node}: {block:?} is not of this view"));
                 }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) if frozen.is_empty() => {

@@ -731,7 +731,7 @@ fn a_mixed_block_is_asked_for_when_the_master_has_refused() {
     env.mixed.set(true);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let grown = at_once(source.grant_better(slab, HELD, BlockDemand::Growth, &view()));
+    let grown = at_once(source.grant(slab, HELD, BlockDemand::Growth, &view()));
     assert_eq!(grown, Err(Error::OutOfMemory), "a slab that is not short waits for no block");
     let waits = at_once(source.grant(slab, HELD, BlockDemand::NeededNow, &view()));
     assert_eq!(waits, Err(Error::OutOfMemory), "nor does one that waits for a block already");
@@ -742,4 +742,15 @@ fn a_mixed_block_is_asked_for_when_the_master_has_refused() {
     env.has_master.set(true);
     let granted = at_once(source.get(slab, &view())).expect("it is better than none");
     assert_eq!(granted.base, None);
+}
+
+/// A memory node can answer anything.
+#[test]
+fn a_base_that_is_no_generation_counts_as_none() {
+    use fusee_core::layout::Slot;
+    for (base, kept) in
+        [(0, true), (Slot::GENERATIONS - 1, true), (Slot::GENERATIONS, false), (u16::MAX, false)]
+    {
+        assert_eq!(PoolGrant::answered(block(0, 0), Some(base)).base, kept.then_some(base));
+    }
 }

@@ -13,11 +13,12 @@
 //!    suspended before it knows whether it has replaced a word *holds* that memory until it is resolved.
 //! 4. After the operation, in this order: the session *sets free* the freed objects, *looks ahead* for memory if the
 //!    slab is about to lack some, and *offers* other sessions the blocks that it does not need.
-//! 5. While memory is short, the session collects free objects of its blocks ([`reclaim`]) and compares unverified
-//!    blocks with the index ([`compare`]).
+//! 5. While memory is short, the session collects free objects of its blocks ([`reclaim`]), compares unverified blocks
+//!    with the index ([`compare`]), and empties sparse blocks ([`evacuate`]).
 //! 6. A session that leaves seals its blocks, and hands on what is left of them ([`seal`]).
 
 mod compare;
+mod evacuate;
 mod freed;
 mod out_of_memory;
 mod reclaim;

@@ -6,8 +6,9 @@
 //!    waits for objects that become reclaimable soon.
 //! 2. Another block: an orphaned one, or one of the pool (`Blocks::alloc_block`).
 //! 3. If the pool is empty, everything that can help: the session reads the bitmaps of all its blocks, compares
-//!    unverified blocks with the index, and asks for blocks that other sessions hand on, a few at a time. As the last
-//!    resort it makes all its blocks unverified, so that they are compared, too.
+//!    unverified blocks with the index, empties sparse blocks of other slabs ([`evacuate`](super::evacuate)), and asks
+//!    for blocks that other sessions hand on, a few at a time. As the last resort it makes all its blocks unverified,
+//!    so that they are compared, too.
 //!
 //! If an object should lie [beside](crate::data::Region::lies_beside) a subtable
 //! ([`speculation`](crate::store::write::speculation)) and there is no such memory, it is allocated elsewhere. After
@@ -22,9 +23,11 @@
 //! memory of all sessions can still be reclaimed. Meanwhile it offers the blocks that it does not need itself, because
 //! otherwise two sessions could each wait for blocks that the other one keeps.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
+use super::evacuate::EvacuationResult;
 use super::reclaim::{BlockCollector, CollectResult, read_headers};
 use super::{is_frozen, set_free, window_epoch};
 use crate::data::Region;
@@ -45,6 +48,8 @@ const ASKED_TOGETHER: u32 = 8;
 const ASKED_IN_VAIN: u32 = 4;
 /// The number of pauses after which a session that waits for the end of a block's window asks again for another block.
 const ASKED_EVERY: u32 = 32;
+/// The number of pauses in which a search waits for room for the pairs of sparse blocks.
+const EVACUATIONS_WAITED: u32 = 64;
 /// The number of pauses that one wait for other sessions' blocks counts as.
 const PAUSES_PER_WAIT: u32 = 10;
 /// The largest number of pauses, some 50 ms together, in which an operation waits for reclaimable objects in its
@@ -191,12 +196,38 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         let mut together = 1;
         let mut in_vain = 0;
         let mut attempt = 0;
+        let mut evacuations_waited = 0;
         loop {
             let is_newer = asked == BlockRequestResult::NewerView || self.has_newer_view();
             if is_newer || self.has_room() {
                 return Ok(());
             }
-            match self.collector().collect(true).await {
+            let collected = self.collector().collect(true).await;
+            let is_empty =
+                matches!(asked, BlockRequestResult::Nothing | BlockRequestResult::Called);
+            if is_empty && matches!(collected, CollectResult::Nothing) && !self.has_room() {
+                // This future is on the heap, because its type contains that of a search for memory. A Move out of a
+                // block does not search.
+                let evacuated = Box::pin(self.evacuate()).await;
+                evacuations_waited += u32::from(evacuated == EvacuationResult::Waits);
+                let goes_on = match evacuated {
+                    EvacuationResult::Moved => true,
+                    EvacuationResult::Waits => evacuations_waited <= EVACUATIONS_WAITED,
+                    EvacuationResult::Nothing => false,
+                };
+                if goes_on {
+                    if self.pause_and_offer(attempt).await.is_err() {
+                        return Err(Error::OutOfMemory);
+                    }
+                    attempt += 1;
+                    // Other sessions possibly return blocks meanwhile.
+                    if attempt % ASKED_EVERY == 0 {
+                        asked = self.ask().await?;
+                    }
+                    continue;
+                }
+            }
+            match collected {
                 CollectResult::Waiting => {}
                 // Nothing more becomes free soon, but `collect` has made room, so the search ends.
                 CollectResult::Nothing if self.has_room() => return Ok(()),
@@ -279,7 +310,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
         slabs.has_room(self.kind, *self.least, |block| is_frozen(self.view, block))
     }
 
-    fn has_newer_view(&self) -> bool {
+    pub(super) fn has_newer_view(&self) -> bool {
         self.store.newest_view().number > self.view.number
     }
 

@@ -1,4 +1,4 @@
-//! The Move: a pair gets another redundancy and keeps its value (E §4.2, there a *transition*).
+//! The Move: a pair gets another redundancy, or only another place, and keeps its value (E §4.2, there a *transition*).
 //!
 //! ```text
 //! 1  READ the slot of the hint and the value; or both buckets, and then the value      (without a hint +1)
@@ -44,7 +44,7 @@ use crate::verbs::Fabric;
 /// The result of a Move, which gives a pair another redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// The Move has given the pair the wanted redundancy.
+    /// The Move has given the pair the wanted redundancy, or another place.
     Moved,
     /// The pair had the wanted redundancy already, or is not in the Move's scope.
     Unchanged,
@@ -63,14 +63,24 @@ pub enum MoveScope {
     /// Only a pair whose object is still at this address and that can be moved in place. Then a Move to erasure coding
     /// needs no memory.
     InPlaceAt(Address),
+    /// Only a pair whose object is still at this address. The pair keeps its redundancy, but leaves its block. If its
+    /// slab has no room, the Move fails at once.
+    OutOf(Address),
 }
 
 impl MoveScope {
     fn covers(self, word: Slot) -> bool {
         match self {
             MoveScope::Anywhere => true,
-            MoveScope::At(object) | MoveScope::InPlaceAt(object) => word.address() == object,
+            MoveScope::At(object) | MoveScope::InPlaceAt(object) | MoveScope::OutOf(object) => {
+                word.address() == object
+            }
         }
+    }
+
+    /// Whether the pair leaves its block even if it has the wanted redundancy.
+    fn leaves_block(self) -> bool {
+        matches!(self, MoveScope::OutOf(_))
     }
 }
 
@@ -98,8 +108,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let key = self.key(key);
         self.view.check_key(&key)?;
         let mut op = self.operation();
-        let least = USED_AGAIN_AT;
-        let leaves_its_place = false;
+        let leaves_its_place = scope.leaves_block();
+        let least = if leaves_its_place { u32::MAX } else { USED_AGAIN_AT };
         let mut moving = PairMove { op: &mut op, key, redundancy, scope, least, leaves_its_place };
         let result = Box::pin(moving.run(hint)).await;
         op.clear_posted_if_outcome_known(&result);
@@ -178,7 +188,8 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         let object = self.op.view.object_of(place.word);
         let has = object.map(|object| object.redundancy_of(place.word));
         let unchanged = MoveProgress::Done(Transition::Unchanged, Some(place));
-        if has == Some(self.redundancy) || !self.scope.covers(place.word) {
+        let is_done = has == Some(self.redundancy) && !self.scope.leaves_block();
+        if is_done || !self.scope.covers(place.word) {
             return self.if_vouched(Ok(unchanged)).await;
         }
         let slab = match self.op.store.view.slab_of(self.redundancy, self.key.len(), value.len()) {
@@ -212,6 +223,9 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             Ok(attempt) => attempt,
             Err(CannotBegin::Failed(error)) => return self.if_vouched(Err(error)).await,
             Err(CannotBegin::LacksLog) => unreachable!("a Move writes an object"),
+            Err(CannotBegin::NoRoom(_)) if self.scope.leaves_block() => {
+                return Err(Error::OutOfMemory);
+            }
             Err(CannotBegin::NoRoom(short)) => {
                 self.await_room(&intent, short).await?;
                 return Ok(MoveProgress::Retry(Some(place.uncertain())));

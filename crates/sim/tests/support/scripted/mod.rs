@@ -203,6 +203,10 @@ impl Backoff for ScriptedHost {
         let step = self.0.steps.borrow_mut().pop_front();
         step.ok_or(GiveUp).map(|step| step())
     }
+
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 impl Blocks for ScriptedHost {
