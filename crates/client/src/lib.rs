@@ -130,8 +130,8 @@ pub use options::{FabricChoice, Options, WorkTable};
 pub use session::Session;
 pub use status::{Status, Usage};
 pub use survey::{
-    ClassMemory, FoundPair, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, RedundancyMemory,
-    SurveyError,
+    BlockBytes, ClassMemory, FoundPair, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, PoolUse,
+    RedundancyMemory, SurveyError,
 };
 #[cfg(feature = "telemetry")]
 pub use telemetry::LatencySums;

@@ -75,6 +75,10 @@ fn memory(up: &UpCluster, fabric: &str) -> Value {
         assert!(number(node, "subtable_bytes") + number(node, "region_bytes") <= reserved);
         assert_eq!(reserved + number(node, "free_bytes"), number(node, "pool_bytes"));
     }
+    let uses = memory["pool_use"].as_object().unwrap();
+    let used: u64 = uses.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(used, sum(&memory, "memory_nodes", "pool_bytes"), "{memory}");
+    assert_eq!(uses["pairs"], sum(&memory, "redundancies", "memory_bytes"), "{memory}");
     memory
 }
 
@@ -125,11 +129,11 @@ fn the_numbers_add_up_and_follow_what_is_written() {
         }
     }
 
-    // All replaced objects are marked, except for up to 63, because sessions set 64 bits at a time.
+    // All replaced objects are marked, except for up to 15, because sessions set 16 bits at a time.
     write(&small, "small", 0..300, SMALL);
     let replaced = memory(&up, "tcp");
     let marked = number(class(&replaced, SMALL), "marked_objects");
-    assert!((300 - 63..=300).contains(&marked), "{replaced}");
+    assert!((300 - 15..=300).contains(&marked), "{replaced}");
     // A session that ends marks all freed objects and records the objects that it never allocated. All others are in
     // use.
     delete(&small, "small", 900..1000);
@@ -157,7 +161,8 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     assert!(number(class(&left, LARGE), "marked_objects") > 0, "{left}");
     assert_eq!(sum(&left, "owners", "handed_on"), sum(&left, "owners", "blocks"));
     let text = up.run(&["status", "--memory"]).expect_code(0).text();
-    for says in ["mn1 ", "64.1 KiB", "departed", "wait to be used again"] {
+    for says in ["mn1 ", "64.1 KiB", "departed", "wait to be used again", "pools ", "free blocks "]
+    {
         assert!(text.contains(says), "{says} is not in:\n{text}");
     }
 }

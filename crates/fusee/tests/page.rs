@@ -210,6 +210,8 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
     up.run(&["delete", "key"]).expect_code(0);
     browser.click("#survey");
     eventually("keys are counted", || browser.text("#surveyed").contains("100 keys"));
+    let uses = browser.text("#uses");
+    assert!(uses.contains("free blocks") && uses.contains("pairs"), "{uses}");
     browser.keep("load");
     its_charts_can_be_read(&browser);
 

@@ -138,20 +138,37 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     assert!(!stirs());
 }
 
-/// A session that looks for memory offers its blocks only for moments, so blocks for a call for memory must be put into
-/// a batch when it makes the offer.
-#[test]
-fn a_call_gets_its_part_at_the_moment_of_the_offer() {
-    let gate = gate();
+/// Returns a block as a session offers it.
+fn left(number: u32) -> Orphan {
     let order = Geometry::default().max_order();
-    let left = |number: u32| Orphan {
+    Orphan {
         block: BlockId { region: 0, frame: number << order, order },
         owner: ClientId(1),
         class: SizeClass::from_code(1).expect("there is one"),
         first: 0,
         base: Some(0),
         marked: None,
-    };
+    }
+}
+
+/// The master would not give the session its own blocks again.
+#[test]
+fn a_spared_session_keeps_its_surplus_blocks() {
+    let gate = gate();
+    assert_eq!(gate.offers.hand_on(0, true), None);
+    gate.offer(vec![left(1)], vec![left(2)]);
+    assert!(!gate.offers.are_pressing());
+    assert_eq!(gate.offers.hand_on(0, true), None);
+    // Now another session is short, too.
+    let batch = gate.offers.hand_on(8, false).expect("it hands on all");
+    assert_eq!((batch.orphans, batch.used), (vec![left(1), left(2)], vec![left(2).block]));
+}
+
+/// A session that looks for memory offers its blocks only for moments, so blocks for a call for memory must be put into
+/// a batch when it makes the offer.
+#[test]
+fn a_call_gets_its_part_at_the_moment_of_the_offer() {
+    let gate = gate();
     gate.offers.take_back();
     assert!(gate.offers.withholds(7) && !gate.offers.are_pressing());
     gate.offer(vec![left(1), left(2)], vec![]);
@@ -160,9 +177,9 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     // The keeper need not wait for the session any more, and the session hands on nothing more for this call.
     assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
-    let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");
+    let batch = gate.offers.hand_on(7, false).expect("the master does not know of it yet");
     assert_eq!(batch.orphans, [left(1)]);
     gate.offers.handed_on(batch.serial);
-    assert_eq!(gate.offers.hand_on(7), None);
+    assert_eq!(gate.offers.hand_on(7, false), None);
     assert!(!gate.offers.are_pressing());
 }

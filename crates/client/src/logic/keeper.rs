@@ -342,7 +342,7 @@ impl Keeper {
             let call = if is_spared { 0 } else { call };
             let is_withheld = waits && !is_spared && gate.offers.withholds(call);
             withheld |= is_withheld;
-            self.hand_on_of(gate, if is_withheld { 0 } else { call }, outside)
+            self.hand_on_of(gate, if is_withheld { 0 } else { call }, is_spared, outside)
         });
         let all: Vec<_> = all.collect();
         let all = join_all(all).await.into_iter().all(|is_known| is_known) && !withheld;
@@ -357,9 +357,10 @@ impl Keeper {
         &self,
         gate: &SessionGate,
         call: u64,
+        is_spared: bool,
         outside: &impl KeeperEnvironment,
     ) -> bool {
-        let mut next = gate.offers.hand_on(call);
+        let mut next = gate.offers.hand_on(call, is_spared);
         while let Some(batch) = next {
             let serial = batch.serial;
             let request = batch.request(gate.client());
@@ -372,7 +373,7 @@ impl Keeper {
                     return false;
                 }
             }
-            next = gate.offers.hand_on(call);
+            next = gate.offers.hand_on(call, is_spared);
         }
         true
     }

@@ -9,7 +9,7 @@
 //!
 //! *Limits*: an object that was allocated before and whose free bit is not set is possibly in use; a survey cannot
 //! tell. An open session has collected free bits, and only that session knows which objects it is allowed to allocate
-//! again. Up to 63 freed objects wait in a session until their bits are set; if the session dies, or is idle for long,
+//! again. Up to 15 freed objects wait in a session until their bits are set; if the session dies, or is idle for long,
 //! some bits are never set. Only a search of the whole index would tell.
 //!
 //! A group of blocks is read again if a newer view moved the primary of one of its regions meanwhile.
@@ -35,7 +35,9 @@ use crate::error::ConnectError;
 use crate::session::Session;
 pub use pairs::{FoundPair, RedundancyMemory};
 use read::{SurveyGroup, SurveyPosition, SurveyReader};
-pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
+pub use report::{
+    BlockBytes, ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, PoolUse,
+};
 use report::{OwnerCounts, SurveyTally};
 
 /// Limit of further attempts to read one group of blocks, after view changes have moved its regions.
@@ -163,6 +165,7 @@ pub(crate) fn survey(
         classes: classes.collect(),
         owners: named(&known, owners),
         redundancies: Vec::new(),
+        block_use: tally.block_use,
         blocks: sum(|of| of.blocks),
         led_bytes: sum(|of| of.bytes),
         free_blocks: sum(|of| of.free_blocks),

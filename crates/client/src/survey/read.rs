@@ -153,6 +153,7 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         self.phase().await;
         let mut owned = Vec::new();
         for (piece, (node, read)) in group.pieces.iter().zip(reads) {
+            let places = self.places(piece.region);
             let words =
                 self.batch.data(read)?.as_chunks().0.iter().copied().map(u64::from_le_bytes);
             let of = self.tally.nodes.entry(node).or_default();
@@ -166,6 +167,7 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
                 if entry.owner == ClientId::NOBODY {
                     of.free_blocks += 1;
                     of.free_bytes += bytes;
+                    self.tally.block_use.free += bytes * places;
                 } else {
                     owned.push(SurveyedOwner { id, owner: entry.owner });
                 }
@@ -179,6 +181,11 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
             of.handed_on += u64::from(is_handed_on);
         }
         Ok(owned)
+    }
+
+    /// Returns the number of replicas of a region, or of its columns.
+    fn places(&self, region: u32) -> u64 {
+        self.view.regions[region as usize].places().len() as u64
     }
 
     /// Returns the master's record of an orphaned block, if the block still has the same owner.
@@ -211,12 +218,20 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
             self.phase().await;
             for (block, (header, bitmap)) in blocks.iter().zip(reads) {
                 let (header, bitmap) = (self.batch.data(header)?, self.batch.data(bitmap)?);
-                match content(header, bitmap, block.id.bytes(geometry)) {
+                let bytes = block.id.bytes(geometry);
+                match content(header, bitmap, bytes) {
+                    SurveyedBlock::Objects(objects) => {
+                        self.count(block, &objects);
+                        continue;
+                    }
+                    SurveyedBlock::Unreadable if !is_last => {
+                        doubtful.push(*block);
+                        continue;
+                    }
+                    SurveyedBlock::Unreadable => self.tally.unreadable += 1,
                     SurveyedBlock::Blank => self.tally.blank += 1,
-                    SurveyedBlock::Objects(objects) => self.count(block, &objects),
-                    SurveyedBlock::Unreadable if is_last => self.tally.unreadable += 1,
-                    SurveyedBlock::Unreadable => doubtful.push(*block),
                 }
+                self.tally.block_use.blank += bytes * self.places(block.id.region);
             }
         }
         Ok(doubtful)
@@ -226,11 +241,21 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         let SurveyedObjects { class, shape, marked, stray } = *found;
         let known = self.orphan(block.id, block.owner).filter(|known| known.class == class);
         let of = self.tally.classes.entry(class).or_default();
+        let bytes = block.id.bytes(&self.view.geometry);
+        let objects = u64::from(shape.objects);
+        let new = known.map_or(0, |known| u64::from(shape.objects.saturating_sub(known.first)));
         of.blocks += 1;
-        of.bytes += block.id.bytes(&self.view.geometry);
-        of.objects += u64::from(shape.objects);
+        of.bytes += bytes;
+        of.objects += objects;
         of.marked += marked;
-        of.new += known.map_or(0, |known| u64::from(shape.objects.saturating_sub(known.first)));
+        of.new += new;
+        let places = self.places(block.id.region);
+        let bytes_of = |objects: u64| objects * shape.object_bytes * places;
+        let uses = &mut self.tally.block_use;
+        uses.overhead += bytes * places - bytes_of(objects);
+        uses.marked += bytes_of(marked);
+        uses.new += bytes_of(new.min(objects - marked));
+        uses.other += bytes_of((objects - marked).saturating_sub(new));
         let owner = self.tally.owners.entry(block.owner).or_default();
         owner.marked_bytes += marked * shape.object_bytes;
         self.tally.stray_marks += stray;

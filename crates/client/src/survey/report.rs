@@ -28,6 +28,8 @@ pub struct MemorySurvey {
     pub owners: Vec<OwnerMemory>,
     /// The memory of all pairs of each redundancy, according to the index.
     pub redundancies: Vec<RedundancyMemory>,
+    /// The bytes of all replicas of the blocks, by their use.
+    pub block_use: BlockBytes,
     /// Number of blocks in all regions.
     pub blocks: u64,
     /// Bytes of the blocks in all regions.
@@ -46,6 +48,123 @@ pub struct MemorySurvey {
     pub stray_marks: u64,
     /// Number of lost regions of pairs without redundancy, for each node that held such regions.
     pub lost_regions: BTreeMap<MnId, u64>,
+}
+
+/// Bytes of blocks by their use, on all replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockBytes {
+    /// Blocks without an owner.
+    pub free: u64,
+    /// Blocks with an owner whose headers are missing or unreadable.
+    pub blank: u64,
+    /// Headers of blocks, and the ends of blocks, which have no room for another object.
+    pub overhead: u64,
+    /// Objects whose free bits are set.
+    pub marked: u64,
+    /// Objects that are known never to have been allocated.
+    pub new: u64,
+    /// All other objects: those of pairs, and those that only open sessions know to be free.
+    pub other: u64,
+}
+
+impl BlockBytes {
+    fn add(&mut self, other: BlockBytes) {
+        self.free += other.free;
+        self.blank += other.blank;
+        self.overhead += other.overhead;
+        self.marked += other.marked;
+        self.new += other.new;
+        self.other += other.other;
+    }
+
+    fn sum(&self) -> u64 {
+        self.free + self.blank + self.overhead + self.marked + self.new + self.other
+    }
+}
+
+/// Bytes of all pools by their use ([`MemorySurvey::pool_use`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Objects of pairs, according to the index.
+    pub pairs: u64,
+    /// Freed objects, which the owners of their blocks reclaim when they need memory.
+    pub freed: u64,
+    /// Objects that were never allocated, in blocks that were handed on.
+    pub never_used: u64,
+    /// All other objects: open sessions can allocate them, or have freed them a moment ago, or they were lost with a
+    /// session, until a comparison with the index finds them.
+    pub held: u64,
+    /// Headers of blocks, and the ends of blocks, which have no room for another object.
+    pub overhead: u64,
+    /// Blocks that have an owner, but no readable header.
+    pub blank_blocks: u64,
+    /// Blocks that every session can get.
+    pub free_blocks: u64,
+    /// The tables and free bitmaps of regions.
+    pub tables: u64,
+    /// The replicas of the index.
+    pub index: u64,
+    /// Reserved bytes outside of regions and subtables: alignment, and extents that a view change adds or has not
+    /// released yet.
+    pub padding: u64,
+    /// Room for more regions and subtables.
+    pub room: u64,
+    /// Bytes of nodes that did not answer, outside of their regions and subtables.
+    pub unknown: u64,
+}
+
+impl PoolUse {
+    /// Returns the names and bytes of all uses.
+    pub fn named(&self) -> [(&'static str, u64); 12] {
+        [
+            ("pairs", self.pairs),
+            ("freed", self.freed),
+            ("never_used", self.never_used),
+            ("held", self.held),
+            ("overhead", self.overhead),
+            ("blank_blocks", self.blank_blocks),
+            ("free_blocks", self.free_blocks),
+            ("tables", self.tables),
+            ("index", self.index),
+            ("padding", self.padding),
+            ("room", self.room),
+            ("unknown", self.unknown),
+        ]
+    }
+}
+
+impl MemorySurvey {
+    /// Returns the bytes of all pools by their use. Their sum is the size of the pools, unless other sessions wrote, or
+    /// the view changed, during the survey.
+    pub fn pool_use(&self) -> PoolUse {
+        let blocks = self.block_use;
+        let counted: u64 = self.redundancies.iter().map(|of| of.memory_bytes).sum();
+        let pairs = counted.min(blocks.other);
+        let sum = |of: fn(&NodeMemory) -> u64| self.nodes.iter().map(of).sum::<u64>();
+        let extents = |node: &NodeMemory| node.subtable_bytes + node.region_bytes;
+        let mut all = PoolUse {
+            pairs,
+            freed: blocks.marked,
+            never_used: blocks.new,
+            held: blocks.other - pairs,
+            overhead: blocks.overhead,
+            blank_blocks: blocks.blank,
+            free_blocks: blocks.free,
+            tables: sum(|node| node.region_bytes).saturating_sub(blocks.sum()),
+            index: sum(|node| node.subtable_bytes),
+            ..PoolUse::default()
+        };
+        for node in &self.nodes {
+            match node.reserved_bytes {
+                Some(reserved) => {
+                    all.padding += reserved.saturating_sub(extents(node));
+                    all.room += node.pool_bytes.saturating_sub(reserved);
+                }
+                None => all.unknown += node.pool_bytes.saturating_sub(extents(node)),
+            }
+        }
+        all
+    }
 }
 
 /// The memory of one memory node.
@@ -137,6 +256,7 @@ pub(super) struct SurveyTally {
     pub nodes: BTreeMap<MnId, NodeBlockCounts>,
     pub classes: BTreeMap<SizeClass, ClassCounts>,
     pub owners: BTreeMap<ClientId, OwnerCounts>,
+    pub block_use: BlockBytes,
     pub blank: u64,
     pub unreadable: u64,
     pub stray_marks: u64,
@@ -195,6 +315,7 @@ impl SurveyTally {
             sum.handed_on += of.handed_on;
             sum.marked_bytes += of.marked_bytes;
         }
+        self.block_use.add(other.block_use);
         self.blank += other.blank;
         self.unreadable += other.unreadable;
         self.stray_marks += other.stray_marks;

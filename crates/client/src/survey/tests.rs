@@ -6,7 +6,7 @@ use std::future::ready;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::data::Region;
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::{
     BlockHeader, BlockShape, GenerationBase, SizeClass, Slot, TableEntry, UNIT_BYTES, bitmap_bytes,
 };
@@ -19,6 +19,8 @@ use super::*;
 const REGION: u64 = 64 << 10;
 /// Bytes of a frame, and so of the smallest blocks.
 const FRAME: u64 = 4096;
+/// Bytes that node 0 has reserved beside its regions.
+const PADDING: u64 = 512;
 /// The number of frames of a region. At first, each is a block.
 const FRAMES: u32 = 15;
 
@@ -84,7 +86,7 @@ fn view() -> View {
         tcp: None,
         shm: None,
         verbs: None,
-        pool_bytes: 2 * REGION,
+        pool_bytes: 3 * REGION,
     };
     let region = |nodes: [u16; 2], offset| {
         Region::replicated(nodes.map(|n| PoolPlace { node: MnId(n), offset }).into(), 1)
@@ -181,7 +183,7 @@ fn read(memory: &TwoNodeFabric, owners: &BlockOwners) -> Result<MemorySurvey, Fa
         tally.add(part?);
         at = group.end;
     }
-    let usage = Usage { reserved_bytes: REGION, ..Usage::default() };
+    let usage = Usage { reserved_bytes: 2 * REGION + PADDING, ..Usage::default() };
     let usage = [(MnId(0), Ok(usage)), (MnId(1), Err("silent".into()))];
     Ok(survey(SurveyFindings { view, tally }, owners, &usage))
 }
@@ -204,6 +206,9 @@ fn expect_sums(survey: &MemorySurvey) {
     let of_classes: u64 = survey.classes.iter().map(|class| class.bytes).sum();
     let is_whole = survey.blank_blocks + survey.unreadable_headers == 0;
     assert!(of_classes <= used_bytes && (of_classes == used_bytes || !is_whole), "{survey:?}");
+    let pools: u64 = survey.nodes.iter().map(|node| node.pool_bytes).sum();
+    let used: u64 = survey.pool_use().named().iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(used, pools, "{survey:?}");
 }
 
 #[test]
@@ -264,10 +269,53 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     assert_eq!((survey.led_bytes, survey.free_block_bytes), (30 * FRAME, 23 * FRAME));
     let [first, second] = &survey.nodes[..] else { panic!("{survey:?}") };
     assert_eq!((first.led_bytes, first.free_block_bytes), (15 * FRAME, 11 * FRAME));
-    assert_eq!(first.free_bytes(), Some(REGION));
+    assert_eq!(first.free_bytes(), Some(REGION - PADDING));
     assert_eq!((first.regions, first.region_bytes), (2, 2 * REGION));
     assert_eq!((second.led_bytes, second.free_block_bytes), (15 * FRAME, 12 * FRAME));
     assert_eq!(second.free_bytes(), None);
+}
+
+/// Each block has two replicas.
+#[test]
+fn every_byte_of_the_pools_has_one_use() {
+    let memory = TwoNodeFabric::new();
+    give(&memory, block(0, 0), 7, &[0, 2]);
+    give_blank(&memory, block(1, 5), 7);
+    let orphan = Orphan {
+        block: block(0, 0),
+        owner: ClientId(7),
+        class: class(),
+        first: 11,
+        base: Some(3),
+        marked: Some(1),
+    };
+    let owners = BlockOwners { orphans: vec![orphan], ..owners(&[7]) };
+    let mut survey = read(&memory, &owners).unwrap();
+    let redundancy = Redundancy::Replicated;
+    let pairs =
+        RedundancyMemory { redundancy, pairs: 4, value_bytes: 400, memory_bytes: 4 * 192 * 2 };
+    survey.redundancies.push(pairs);
+    expect_sums(&survey);
+    let of_blocks = 2 * u64::from(FRAMES) * FRAME;
+    let expected = PoolUse {
+        pairs: 2 * 4 * 192,
+        freed: 2 * 2 * 192,
+        never_used: 2 * 10 * 192,
+        held: 2 * 5 * 192,
+        overhead: 2 * (FRAME - 21 * 192),
+        blank_blocks: 2 * FRAME,
+        free_blocks: 2 * (2 * u64::from(FRAMES) - 2) * FRAME,
+        tables: 2 * (2 * REGION - of_blocks),
+        index: 0,
+        padding: PADDING,
+        room: REGION - PADDING,
+        unknown: REGION,
+    };
+    assert_eq!(survey.pool_use(), expected);
+    // Pairs that were added after the blocks were read are not counted twice.
+    survey.redundancies[0].memory_bytes = 1 << 30;
+    expect_sums(&survey);
+    assert_eq!(survey.pool_use().held, 0);
 }
 
 #[test]

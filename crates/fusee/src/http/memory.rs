@@ -60,6 +60,11 @@ fn text(survey: &MemorySurvey) -> String {
         let free = [("object_bytes", &*size), ("state", "free")];
         bytes.sample(&free, class.marked * class.object_bytes);
     }
+    let help = "Bytes of all pools, by their use. Their sum is the size of the pools.";
+    let mut bytes = metrics.family(MetricKind::Gauge, "fusee_pool_bytes", help);
+    for (what, used) in survey.pool_use().named() {
+        bytes.sample(&[("use", what)], used);
+    }
     type RedundancyMetric = fn(&RedundancyMemory) -> u64;
     let all: [(&'static str, &str, RedundancyMetric); 3] = [
         ("fusee_pairs", "Pairs by redundancy.", |of| of.pairs),

@@ -31,6 +31,8 @@ struct MemoryReport {
     unreadable_headers: u64,
     unreadable_owners: u64,
     stray_marks: u64,
+    /// Bytes of all pools, by their use. Their sum is the size of the pools.
+    pool_use: BTreeMap<&'static str, u64>,
     /// Number of lost regions of pairs without redundancy, by memory node.
     lost_regions: BTreeMap<String, u64>,
     memory_nodes: Vec<NodeMemoryReport>,
@@ -141,6 +143,7 @@ impl From<MemorySurvey> for MemoryReport {
             unreadable_headers: survey.unreadable_headers,
             unreadable_owners: survey.unreadable_owners,
             stray_marks: survey.stray_marks,
+            pool_use: survey.pool_use().named().into(),
             lost_regions: survey
                 .lost_regions
                 .iter()
@@ -252,6 +255,7 @@ fn show(report: &MemoryReport) -> String {
             count_with_noun(*regions, "region")
         );
     }
+    pool_use(&mut text, &report.pool_use);
     nodes(&mut text, &report.memory_nodes);
     redundancies(&mut text, &report.redundancies);
     classes(&mut text, &report.size_classes);
@@ -259,6 +263,36 @@ fn show(report: &MemoryReport) -> String {
     text += "\nOthers may have written meanwhile. Marked: freed, and not yet collected by the owner of \
              the block.\n";
     text
+}
+
+/// The uses of a pool's bytes, and what they are.
+const USES: [(&str, &str); 12] = [
+    ("pairs", "in use by pairs, according to the index"),
+    ("freed", "freed; the owners of the blocks reclaim them when they need memory"),
+    ("never_used", "never allocated, in blocks that were handed on"),
+    (
+        "held",
+        "known to open sessions only: reusable, or freed a moment ago; or lost with a session",
+    ),
+    ("overhead", "headers of blocks, and ends of blocks without room for an object"),
+    ("blank_blocks", "blocks that have an owner, but no readable header"),
+    ("free_blocks", "blocks that every session can get"),
+    ("tables", "tables and bitmaps of regions"),
+    ("index", "replicas of the index"),
+    ("padding", "alignment, and what a view change adds or releases"),
+    ("room", "room for more regions and subtables"),
+    ("unknown", "of nodes that did not answer"),
+];
+
+fn pool_use(text: &mut String, uses: &BTreeMap<&'static str, u64>) {
+    let _ = writeln!(text, "\n{:<14}{:>12}", "use", "bytes");
+    for (name, what) in USES {
+        let used = uses.get(name).copied().unwrap_or(0);
+        if used > 0 {
+            let _ = writeln!(text, "{:<14}{:>12}  {what}", name.replace('_', " "), bytes(used));
+        }
+    }
+    let _ = writeln!(text, "{:<14}{:>12}", "pools", bytes(uses.values().sum()));
 }
 
 fn nodes(text: &mut String, nodes: &[NodeMemoryReport]) {

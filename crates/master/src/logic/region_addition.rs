@@ -25,7 +25,7 @@
 //! is treated like any other.
 //!
 //! *Number.* One change adds at least an eighth of the present regions, and as many as give a block to every session
-//! that asked; at most 16.
+//! that asked; at most 16. If there is room, it adds a replicated region for each member, which hands out its blocks.
 //!
 //! *Room for redundancy.* While replicas are missing, a region is added only where room remains for all missing
 //! replicas that members could hold. Otherwise these would be missing until another node joins. Missing replicas and
@@ -416,6 +416,10 @@ fn wanted_regions(
         // values) are never copied, so one is enough.
         let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
         let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
+        // If only some members handed out blocks of new regions, all new objects would lie on these members.
+        let each =
+            if *redundancy == Redundancy::Replicated { view.members.len() as u64 } else { 0 };
+        let least = least.max(each);
         (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
     };
     askers.iter().map(count).collect()

@@ -162,14 +162,14 @@ fn a_call_spares_the_session_that_is_short_if_no_other_one_is() {
     world.pass(3_000);
     let (mut call, mut next) = (0, 0);
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
-    world.pass(20);
+    world.pass(100);
     assert_eq!((world.sessions[1].acked, world.sessions[1].spared), (call, Some(client)));
     // The other session has to wait for the next call, and the first one wants another call, too.
     assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     assert_eq!(more_room(&mut world, other, &mut next), MasterReply::Done);
     world.pass(100);
     assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
-    world.pass(20);
+    world.pass(100);
     assert_eq!((world.sessions[0].acked, world.sessions[0].spared), (next, None));
 }
 

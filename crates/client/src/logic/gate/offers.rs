@@ -25,6 +25,9 @@ struct BlockOfferState {
     /// Blocks to hand on even if memory is not short: they contain objects in use, but this session has no use for
     /// their free objects.
     surplus: Vec<Orphan>,
+    /// Whether only this session is short of memory, as far as the keeper knows. If so, it keeps the surplus blocks,
+    /// because the master would give them to no session before the session itself has compared or emptied them.
+    is_spared: bool,
     /// The blocks that the keeper is handing on, until the master acknowledges the message.
     batch: Option<HandOnBatch>,
     serial: u64,
@@ -67,7 +70,11 @@ impl HandOnBatch {
 
 impl BlockOfferState {
     fn is_pressing(&self) -> bool {
-        !self.surplus.is_empty() || self.is_due || (self.owed != 0 && !self.is_withheld)
+        self.has_surplus() || self.is_due || (self.owed != 0 && !self.is_withheld)
+    }
+
+    fn has_surplus(&self) -> bool {
+        !self.surplus.is_empty() && !self.is_spared
     }
 
     /// Makes a batch of the surplus blocks and, if `call` is a new call for memory (and not 0), of a part of the
@@ -79,8 +86,9 @@ impl BlockOfferState {
         let is_new = call != 0 && mem::replace(&mut self.call, call) != call;
         let parts = if is_new && !mem::take(&mut self.is_active) { 1 } else { PARTS };
         let count = if is_new { self.offered.len().div_ceil(parts) } else { 0 };
-        let used: Vec<BlockId> = self.surplus.iter().map(|left| left.block).collect();
-        let orphans = self.offered.drain(..count).chain(self.surplus.drain(..));
+        let surplus = if self.has_surplus() { self.surplus.len() } else { 0 };
+        let used: Vec<BlockId> = self.surplus[..surplus].iter().map(|left| left.block).collect();
+        let orphans = self.offered.drain(..count).chain(self.surplus.drain(..surplus));
         let orphans: Vec<Orphan> = orphans.collect();
         if orphans.is_empty() {
             return;
@@ -159,9 +167,11 @@ impl BlockOffers {
     /// A new batch has the surplus blocks and, if `call` is a new call for memory (and not 0), a part of the offered
     /// ones. So an active session keeps most of the blocks that it needs itself, and a session that was idle since the
     /// last call hands on all.
-    pub fn hand_on(&self, call: u64) -> Option<HandOnBatch> {
+    /// A session that `is_spared` keeps its surplus blocks.
+    pub fn hand_on(&self, call: u64, is_spared: bool) -> Option<HandOnBatch> {
         let state = &mut *self.state();
         state.is_due = false;
+        state.is_spared = is_spared;
         if !state.is_withheld {
             state.owed = 0;
         }

@@ -10,7 +10,7 @@
 //! ([`compare`](super::compare)), and those that a withdrawal keeps. The blocks of EC-oriented pairs and of their
 //! copies are not evacuated.
 
-use super::out_of_memory::MemorySearch;
+use super::out_of_memory::{EvacuationResult, MemorySearch};
 use super::reclaim::BlockCollector;
 use super::{is_frozen, set_free};
 use crate::error::Error;
@@ -23,17 +23,6 @@ use crate::verbs::Fabric;
 /// The limit on the number of objects that are examined before the search for memory pauses, so that the memory of the
 /// evacuated blocks becomes free before more blocks follow.
 const EXAMINED_TOGETHER: usize = 256;
-
-/// The result of an attempt to evacuate blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EvacuationResult {
-    /// Pairs were moved, or objects examined in vain, and there are possibly more. The blocks of moved pairs become
-    /// free soon.
-    Moved,
-    /// The slab of a sparse block soon has room for the block's pairs.
-    Waits,
-    Nothing,
-}
 
 /// The result of an attempt to move one object's pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +71,7 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
                 break EvacuationResult::Nothing;
             }
         };
-        set_free(store, 1).await;
+        set_free(store).await;
         if moved > 0 { EvacuationResult::Moved } else { result }
     }
 

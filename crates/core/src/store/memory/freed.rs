@@ -7,14 +7,17 @@
 //! object without a free bit, a comparison with the whole index finds it ([`compare`](super::compare)).
 //!
 //! *Setting free.* Freed objects wait in the session until there are some, and are then set free together: one FAA for
-//! each bitmap word. Exactly one client ever sets a bit, and only the block's owner clears it, so no addition carries
-//! into a neighbouring bit. Bitmaps are not replicated: if the node that holds a bitmap is lost, so are its bits.
+//! each bitmap word. This happens beside the session's next write, which does not wait longer for it; over an immediate
+//! fabric, where nothing waits, it happens after the write. Exactly one client ever sets a bit, and only the block's
+//! owner clears it, so no addition carries into a neighbouring bit. Bitmaps are not replicated: if the node that holds
+//! a bitmap is lost, so are its bits.
 //!
 //! The owners of the blocks find these bits, and reclaim the objects ([`reclaim`](super::reclaim)).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::pin::Pin;
 
 use super::upkeep::{FreeBits, MemoryUpkeep};
 use crate::host::Host;
@@ -26,8 +29,11 @@ use crate::store::write::{find_copies, with_copies};
 use crate::verbs::Fabric;
 use crate::view::FRAME_ALIGN_BYTES;
 
-/// The number of freed objects whose free bits are set together.
-pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
+/// The number of freed objects whose free bits are set together, in one round trip. The atomics of one NIC take turns,
+/// so with more of them the write beside waits.
+const SET_FREE_TOGETHER: usize = 16;
+/// The number of bytes in freed objects from which on free bits are set even if there are only a few.
+const SET_FREE_BYTES: u64 = 1 << 20;
 /// The number of local epochs after which free bits are set even if there are only a few: a slow writer would otherwise
 /// keep freed memory for long.
 const OLD_EPOCHS: u64 = 64;
@@ -37,6 +43,8 @@ const OLD_EPOCHS: u64 = 64;
 pub(in crate::store) struct PendingFreeBits {
     /// The slot words that led to the freed objects, before they were replaced.
     words: RefCell<Vec<Slot>>,
+    /// The bytes of the objects to which `words` led.
+    bytes: Cell<u64>,
     /// An empty list, whose allocation is used again the next time that free bits are set.
     free_bits: RefCell<Vec<FreeBits>>,
     /// The local epoch of the oldest operation that freed one of the waiting objects, or that holds memory; `None`
@@ -64,6 +72,7 @@ impl PendingFreeBits {
     /// `since`.
     pub fn free(&self, host: &impl Host, word: Slot, since: u64) {
         self.words.borrow_mut().push(word);
+        self.bytes.set(self.bytes.get() + bytes_of(word));
         self.waits_since(host, since);
     }
 
@@ -112,17 +121,18 @@ impl PendingFreeBits {
         self.since.get().is_none()
     }
 
-    /// Returns whether at least `least` freed objects wait, so that their bits should be set now.
-    #[inline]
-    pub fn is_due(&self, least: usize) -> bool {
-        self.words.borrow().len() >= least.max(1) && !self.setting_free.get()
+    /// Returns whether freed objects wait whose bits can be set now.
+    fn any_waits(&self) -> bool {
+        !self.words.borrow().is_empty() && !self.setting_free.get()
     }
 
-    /// Returns whether freed objects wait, and the oldest of them for long.
+    /// Returns whether free bits should be set now, because many freed objects wait, or large ones, or for long.
     #[inline]
-    pub fn is_old(&self, local_epoch: u64) -> bool {
+    fn is_due(&self, local_epoch: u64) -> bool {
         let is_old = |since| local_epoch >= since + OLD_EPOCHS;
-        self.since.get().is_some_and(is_old) && self.is_due(1)
+        let count = self.words.borrow().len();
+        let many = count >= SET_FREE_TOGETHER || self.bytes.get() >= SET_FREE_BYTES;
+        (many || self.since.get().is_some_and(is_old)) && self.any_waits()
     }
 
     /// Takes the first `count` freed objects out of the list, and replaces `free_bits` by their bits and those of the
@@ -137,6 +147,7 @@ impl PendingFreeBits {
             by_word(objects.chain(copies), free_bits)
         }
         words.drain(..count);
+        self.bytes.set(words.iter().map(|word| bytes_of(*word)).sum());
         drop(words);
         self.nothing_waits();
     }
@@ -144,6 +155,7 @@ impl PendingFreeBits {
     /// Leaves all freed and held objects to a comparison with the index. Returns the number of the freed ones.
     fn leave_to_comparison(&self) -> usize {
         let left = self.words.borrow_mut().drain(..).count();
+        self.bytes.set(0);
         self.held.borrow_mut().clear();
         self.times_left.set(self.times_left.get() + 1);
         self.nothing_waits();
@@ -151,12 +163,27 @@ impl PendingFreeBits {
     }
 }
 
-/// Sets the free bits of the freed objects, if at least `least` objects wait for it.
-pub(in crate::store) async fn set_free<F: Fabric, H: Host>(store: &Store<F, H>, least: usize) {
-    if store.memory.freed.is_due(least) {
+/// Returns the bytes of the object that a word protected. A withdrawal, which is rare, does not tell them.
+fn bytes_of(word: Slot) -> u64 {
+    word.class().map_or(UNIT_BYTES, |class| class.bytes())
+}
+
+/// Sets the free bits of all freed objects.
+pub(in crate::store) async fn set_free<F: Fabric, H: Host>(store: &Store<F, H>) {
+    if store.memory.freed.any_waits() {
         // Boxed, because this case is rare: the futures of operations stay small.
         Box::pin(set_all_free(store)).await;
     }
+}
+
+/// Returns a future that sets the free bits of the freed objects, if that should be done now. It can run beside an
+/// operation of the session.
+#[inline]
+pub(in crate::store) fn due_free_bits<F: Fabric, H: Host>(
+    store: &Store<F, H>,
+) -> Option<Pin<Box<impl Future<Output = ()>>>> {
+    let is_due = store.memory.freed.is_due(store.host.local_epoch());
+    is_due.then(|| Box::pin(set_all_free(store)))
 }
 
 async fn set_all_free<F: Fabric, H: Host>(store: &Store<F, H>) {

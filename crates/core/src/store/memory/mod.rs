@@ -25,7 +25,7 @@ mod reclaim;
 mod seal;
 mod upkeep;
 
-pub(super) use freed::{MemoryHold, SET_FREE_TOGETHER, set_free};
+pub(super) use freed::{MemoryHold, due_free_bits, set_free};
 pub(super) use out_of_memory::{MemoryLookAhead, MemorySearch};
 
 use alloc::sync::Arc;

@@ -27,7 +27,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
-use super::evacuate::EvacuationResult;
 use super::reclaim::{BlockCollector, CollectResult, read_headers};
 use super::{is_frozen, set_free, window_epoch};
 use crate::data::Region;
@@ -69,7 +68,7 @@ impl<'s, F: Fabric, H: Host> MemoryLookAhead<'s, F, H> {
         let store = self.store;
         let _ends = MemorySearchGuard::begin(&store.memory.allocating);
         store.memory.take_back(&store.host);
-        set_free(store, 1).await;
+        set_free(store).await;
         if let SlabShortage::Beside(subtable) = lack {
             return self.look_beside(subtable).await;
         }
@@ -177,7 +176,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
     /// Searches until there is memory to allocate from, or a newer view has come.
     async fn search(&mut self) -> Result<(), Error> {
         let store = self.store;
-        set_free(store, 1).await;
+        set_free(store).await;
         self.collector().collect(false).await;
         // If the pool has no block left, a request for a block makes other sessions hand over blocks. So the session's
         // own objects come first.
@@ -358,7 +357,7 @@ impl<'s, F: Fabric, H: Host> MemorySearch<'s, F, H> {
             // From here on, even a block with a single free object is taken into use.
             *self.least = u32::MAX;
             store.memory.slabs.borrow_mut().set_full_aside(kind);
-            set_free(store, 1).await;
+            set_free(store).await;
             self.collector().collect(false).await;
             if self.has_room() {
                 return Ok(BlockRequestResult::Block);
@@ -508,6 +507,17 @@ enum BlockRequestResult {
     Later,
     /// A newer view has come, in which a block is possibly available.
     NewerView,
+}
+
+/// The result of an attempt to evacuate blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvacuationResult {
+    /// Pairs were moved, or objects examined in vain, and there are possibly more. The blocks of moved pairs become
+    /// free soon.
+    Moved,
+    /// The slab of a sparse block soon has room for the block's pairs.
+    Waits,
+    Nothing,
 }
 
 /// Ends the search for a block on the nodes of a subtable's replicas when the guard is dropped, also if the operation

@@ -65,7 +65,7 @@ impl<F: Fabric, H: Host> BlockCollector<'_, F, H> {
         let _ends = ReclaimGuard(&store.memory.reclaiming);
         if short {
             store.memory.slabs.borrow_mut().set_aside();
-            set_free(store, 1).await;
+            set_free(store).await;
         }
         read_headers(store).await;
         self.reclaim_due().await;

@@ -28,7 +28,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// unverified. To be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<BlockRemainder> {
         self.memory.take_back(&self.host);
-        set_free(self, 1).await;
+        set_free(self).await;
         self.memory.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.memory.slabs.borrow();

@@ -47,6 +47,9 @@ mod write_now;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::task::Poll;
 
 pub use demote::ObjectDemotion;
 pub use intent::Watch;
@@ -62,7 +65,7 @@ use crate::layout::{Fill, Opcode, Value, value_in};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
-use crate::store::memory::{MemoryLookAhead, MemorySearch, SET_FREE_TOGETHER, set_free};
+use crate::store::memory::{MemoryLookAhead, MemorySearch, due_free_bits};
 use crate::store::session::{SuspendedOperation, is_vouched_for};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
@@ -169,26 +172,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let mut op = self.operation_with(batch);
         let intent = Intent { opcode, key, value, slab, keeps, placed_in: view, watch };
+        let is_immediate = self.fabric.is_immediate();
+        let free_bits = if is_immediate { None } else { due_free_bits(self) };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
-            Err(begun) => match op.write(&intent, hint, begun).await {
-                Ok(written) => Ok(written),
-                Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
-                    Err(error)
+            Err(begun) => {
+                let written = {
+                    let writing = pin!(op.write(&intent, hint, begun));
+                    beside(writing, free_bits).await
+                };
+                match written {
+                    Ok(written) => Ok(written),
+                    Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
+                        Err(error)
+                    }
+                    // Boxed, because this case is rare and futures of operations should stay small.
+                    Err(why) => Box::pin(op.write_with_other_slab(&request, &intent, why)).await,
                 }
-                // Boxed, because this case is rare and futures of operations should stay small.
-                Err(why) => Box::pin(op.write_with_other_slab(&request, &intent, why)).await,
-            },
+            }
         };
         op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(kind);
-        // `is_due` is checked before the call, because most writes leave too few objects to set free, and need no
-        // future for that.
-        if self.memory.freed.is_due(SET_FREE_TOGETHER) {
-            set_free(self, SET_FREE_TOGETHER).await;
-        } else if self.memory.freed.is_old(self.host.local_epoch()) {
-            set_free(self, 1).await;
+        if is_immediate && let Some(free_bits) = due_free_bits(self) {
+            free_bits.await;
         }
         let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {
@@ -201,6 +208,34 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         result
     }
+}
+
+/// Awaits `main` and `other` at the same time, until both have ended.
+async fn beside<T>(
+    mut main: Pin<&mut impl Future<Output = T>>,
+    mut other: Option<Pin<Box<impl Future<Output = ()>>>>,
+) -> T {
+    let mut result = None;
+    poll_fn(move |context| {
+        if result.is_none()
+            && let Poll::Ready(ready) = main.as_mut().poll(context)
+        {
+            result = Some(ready);
+        }
+        if let Some(running) = &mut other
+            && running.as_mut().poll(context).is_ready()
+        {
+            other = None;
+        }
+        match result.take() {
+            Some(ready) if other.is_none() => Poll::Ready(ready),
+            waits => {
+                result = waits;
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 /// Returns the error of a write for which there is no memory: [`Error::AlreadyExists`] or [`Error::NotFound`] if the

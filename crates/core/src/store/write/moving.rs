@@ -35,7 +35,7 @@ use crate::mutant::{Mutant, passes, removed};
 use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
-use crate::store::memory::{MemorySearch, SET_FREE_TOGETHER, set_free};
+use crate::store::memory::{MemorySearch, due_free_bits};
 use crate::store::read::{KeySearch, LocatedPair, SearchAttempt};
 use crate::store::session::{is_vouched_for, may_write_now};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
@@ -118,7 +118,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if made_room {
             self.memory.offer(&self.host);
         }
-        set_free(self, SET_FREE_TOGETHER).await;
+        if let Some(free_bits) = due_free_bits(self) {
+            free_bits.await;
+        }
         result
     }
 }

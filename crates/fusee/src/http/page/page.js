@@ -314,6 +314,12 @@ function sum(text, name) {
   return samples.reduce((all, line) => all + Number(line.slice(line.lastIndexOf(' '))), 0);
 }
 
+// Returns the values of a metric's samples, each with its label's value.
+function samples(text, name, label) {
+  const found = text.matchAll(new RegExp(`^${name}\\{${label}="([^"]*)"\\} (\\d+)`, 'gm'));
+  return [...found].map(([, value, count]) => [value, Number(count)]);
+}
+
 async function survey() {
   $('survey').disabled = true;
   $('surveyed').textContent = 'counting…';
@@ -323,6 +329,9 @@ async function survey() {
     if (!answer.ok) throw new Error(text);
     const [pairs, values, memory] = ['fusee_pairs', 'fusee_pair_bytes', 'fusee_pair_memory_bytes'].map(name => sum(text, name));
     $('surveyed').textContent = `${number(pairs)} keys, ${bytes(values)} of keys and values, which take ${bytes(memory)}`;
+    const uses = samples(text, 'fusee_pool_bytes', 'use').filter(([, used]) => used > 0);
+    fill($('uses'), uses.map(([use, used]) => ({ cells: [use.replace('_', ' '), [bytes(used), 'n']] })), 'no pool');
+    $('uses').parentNode.hidden = false;
   } catch (error) {
     $('surveyed').textContent = `cannot count: ${error.message}`;
   }
